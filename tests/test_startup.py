@@ -104,7 +104,10 @@ def test_lazy_name_is_imported_on_first_use_and_kept():
     run("import sb3_dualqdm; assert sb3_dualqdm.BC == 'BC'; assert vars(sb3_dualqdm)['BC'] == 'BC'")
 
 
-@pytest.mark.parametrize("order", ["import rl_zoo3.utils, sb3_dualqdm", "import sb3_dualqdm, rl_zoo3.utils", "import rl_zoo3.utils"])
+IMPORT_ORDERS = ["import rl_zoo3.utils, sb3_dualqdm", "import sb3_dualqdm, rl_zoo3.utils", "import rl_zoo3.utils"]
+
+
+@pytest.mark.parametrize("order", IMPORT_ORDERS)
 def test_algorithms_are_added_in_any_import_order(order, zoo_path):
     run(f"{order}\nassert sorted(sys.modules['rl_zoo3.utils'].ALGOS) == ALL", path=[zoo_path])
 
