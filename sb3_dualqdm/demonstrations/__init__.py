@@ -1,0 +1,8 @@
+"""Demonstrations: one flat internal type, readers at the edge, recording, built-in sets."""
+
+from sb3_dualqdm.demonstrations.builtin import builtin_ids, builtin_path
+from sb3_dualqdm.demonstrations.collect import collect_demonstrations
+from sb3_dualqdm.demonstrations.readers import load_demonstrations
+from sb3_dualqdm.demonstrations.types import Demonstrations
+
+__all__ = ["Demonstrations", "builtin_ids", "builtin_path", "collect_demonstrations", "load_demonstrations"]

@@ -1,0 +1,204 @@
+"""Record demonstrations from a policy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, assemble, map_obs
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+
+def collect_demonstrations(
+    policy_or_callable: Any,
+    env: gym.Env | VecEnv | str,
+    n_episodes: int,
+    *,
+    deterministic: bool = True,
+    seed: int | None = None,
+) -> Demonstrations:
+    """
+    Roll out whole episodes of a policy and keep them raw, with terminal observations and both end flags.
+
+    :param policy_or_callable: anything with Stable-Baselines3's ``predict`` (a model, a policy, imitation's policies), or a
+        function from observation to action; with an env or id it gets one observation, with a VecEnv a batch of them.
+    :param env: gymnasium env, its id, or a VecEnv. Under ``VecNormalize`` (which must be the outermost wrapper) the policy
+        sees normalised observations and the set keeps the raw ones; a model trained under VecNormalize gets them normalised
+        by its own statistics if ``env`` has none. The statistics are not updated. Reset a VecEnv of yours before using it on.
+    :param n_episodes: number of episodes, at least 1; with a VecEnv, shared out evenly so that short ones are not favoured.
+    :param deterministic: passed to ``predict``, default True.
+    :param seed: episode i starts from ``env.reset(seed=seed + i)``; a VecEnv is seeded once. Default None. It does not seed
+        a stochastic policy.
+    :return: the demonstrations; actions are clipped to the box, as the environment got them.
+    :raises ValueError: if the arguments do not fit or the policy returns unusable actions.
+    """
+    if isinstance(n_episodes, bool) or int(n_episodes) != n_episodes or n_episodes < 1:
+        raise ValueError(f"n_episodes is {n_episodes!r} but at least 1 episode is needed: pass a positive integer.")
+    n_episodes = int(n_episodes)
+    policy = _Policy(policy_or_callable, deterministic)
+    name = f"{n_episodes} episodes of {policy.name}"
+    if isinstance(env, str):
+        made = gym.make(env)
+        try:
+            episodes = _from_env(policy, made, n_episodes, seed)
+        finally:
+            made.close()
+        return _pack(episodes, made.observation_space, made.action_space, f"{name} in {env}")
+    if isinstance(env, gym.Env):
+        episodes = _from_env(policy, env, n_episodes, seed)
+    else:
+        episodes = _from_vec_env(policy, env, n_episodes, seed)
+    return _pack(episodes, env.observation_space, env.action_space, name)
+
+
+class _Policy:
+    """One call for models and plain functions: observation (or batch) to action, with recurrent state."""
+
+    def __init__(self, policy: Any, deterministic: bool):
+        self.model = policy if hasattr(policy, "predict") else None
+        if self.model is None and not callable(policy):
+            raise ValueError(f"the policy is a {type(policy).__name__}, but an object with predict or a function is expected: pass one.")
+        self.function: Callable[..., Any] = policy if self.model is None else policy.predict
+        self.name = type(policy).__name__ if self.model is not None else getattr(policy, "__name__", type(policy).__name__)
+        self.options = {"deterministic": deterministic} if self.model is not None else {}
+        self.state: Any = None
+        if self.model is not None:
+            parameters = inspect.signature(self.function).parameters
+            takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+            self.accepts = {key for key in ("state", "episode_start", "deterministic") if takes_all or key in parameters}
+        normalizer = getattr(policy, "get_vec_normalize_env", lambda: None)()
+        self.normalize: Callable[[Obs], Obs] = (lambda obs: obs) if normalizer is None else normalizer.normalize_obs
+
+    def act(self, obs: Obs, starts: np.ndarray) -> Any:
+        if self.model is None:
+            return self.function(obs)
+        options = {**self.options, "state": self.state, "episode_start": starts}
+        result = self.function(self.normalize(obs), **{key: value for key, value in options.items() if key in self.accepts})
+        action, self.state = result if isinstance(result, tuple) else (result, None)
+        return action
+
+
+class _Episode:
+    def __init__(self) -> None:
+        self.obs: list[Any] = []
+        self.next_obs: list[Any] = []
+        self.acts: list[Any] = []
+        self.rews: list[float] = []
+        self.terminated = self.truncated = False
+
+
+def _copy(obs: Any) -> Any:
+    return {key: np.array(value) for key, value in obs.items()} if isinstance(obs, dict) else np.array(obs)
+
+
+def _in_box(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> np.ndarray:
+    """The action as the environment gets it: dtype and shape of the space, inside the box."""
+    array = np.asarray(action)
+    try:
+        array = array.reshape(batch + (space.shape or ()))
+    except ValueError:
+        raise ValueError(
+            f"the policy returned an action of the shape {array.shape} but the action space is {space}: return one action per "
+            "observation."
+        ) from None
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(array, space.low, space.high).astype(space.dtype)
+    return array.astype(np.int64)
+
+
+def _from_env(policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None) -> list[_Episode]:
+    episodes = []
+    for i in range(n_episodes):
+        obs, _ = env.reset(seed=None if seed is None else int(seed) + i)
+        episode = _Episode()
+        start = np.ones(1, dtype=bool)
+        while not (episode.terminated or episode.truncated):
+            action = _in_box(policy.act(obs, start), env.action_space)
+            episode.obs.append(_copy(obs))
+            obs, reward, terminated, truncated, _ = env.step(int(action) if action.ndim == 0 else action)
+            episode.next_obs.append(_copy(obs))
+            episode.acts.append(action)
+            episode.rews.append(float(reward))
+            episode.terminated, episode.truncated = bool(terminated), bool(truncated)
+            start = np.zeros(1, dtype=bool)
+        episodes.append(episode)
+    return episodes
+
+
+def _raw_env(env: VecEnv) -> tuple[VecEnv, VecNormalize | None]:
+    from stable_baselines3.common.vec_env import VecNormalize, unwrap_vec_normalize
+
+    if isinstance(env, VecNormalize):
+        inner, normalizer = env.venv, env
+    else:
+        inner, normalizer = env, None
+    if unwrap_vec_normalize(inner) is not None:
+        raise ValueError(
+            f"VecNormalize lies inside a {type(inner).__name__}, where raw observations cannot be recorded: make VecNormalize the "
+            "outermost wrapper."
+        )
+    return inner, normalizer
+
+
+def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | None) -> list[_Episode]:
+    from stable_baselines3.common.vec_env import VecEnv
+
+    if not isinstance(env, VecEnv):
+        raise ValueError(f"env is a {type(env).__name__}, but a gymnasium env, its id or a Stable-Baselines3 VecEnv is expected.")
+    inner, normalizer = _raw_env(env)
+    if normalizer is not None:
+        policy.normalize = normalizer.normalize_obs
+    n_envs = inner.num_envs
+    # As in evaluate_policy: a fixed number of episodes per env, else short episodes would come first and too often.
+    wanted = [(n_episodes + i) // n_envs for i in range(n_envs)]
+    finished: list[list[_Episode]] = [[] for _ in range(n_envs)]
+    running = [_Episode() for _ in range(n_envs)]
+    if seed is not None:
+        inner.seed(int(seed))
+    obs: Any = inner.reset()
+    starts = np.ones(n_envs, dtype=bool)
+    while any(len(done) < n for done, n in zip(finished, wanted, strict=True)):
+        seen = obs if policy.model is not None or normalizer is None else normalizer.normalize_obs(obs)
+        actions = _in_box(policy.act(seen, starts), inner.action_space, (n_envs,))
+        before = _copy(obs)
+        obs, rewards, dones, infos = inner.step(actions)
+        for i in range(n_envs):
+            episode = running[i]
+            following = infos[i]["terminal_observation"] if dones[i] else map_obs(lambda array, i=i: array[i], obs)
+            episode.obs.append(map_obs(lambda array, i=i: array[i], before))
+            episode.next_obs.append(_copy(following))
+            episode.acts.append(actions[i])
+            episode.rews.append(float(rewards[i]))
+            if dones[i]:
+                episode.truncated = bool(infos[i].get("TimeLimit.truncated", False))
+                episode.terminated = not episode.truncated
+                if len(finished[i]) < wanted[i]:
+                    finished[i].append(episode)
+                running[i] = _Episode()
+        starts = np.array(dones)
+    return [episode for episodes in finished for episode in episodes]
+
+
+def _stack(rows: list[Any]) -> Obs:
+    if isinstance(rows[0], dict):
+        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    return np.stack(rows)
+
+
+def _pack(episodes: list[_Episode], observation_space: gym.Space, action_space: gym.Space, source: str) -> Demonstrations:
+    return assemble(
+        _stack([row for episode in episodes for row in episode.obs]),
+        _stack([row for episode in episodes for row in episode.next_obs]),
+        np.stack([row for episode in episodes for row in episode.acts]),
+        np.array([reward for episode in episodes for reward in episode.rews]),
+        np.array([len(episode.acts) for episode in episodes]),
+        np.array([episode.terminated for episode in episodes]),
+        truncated=np.array([episode.truncated for episode in episodes]),
+        source=source,
+    ).validate(observation_space, action_space)

@@ -1,0 +1,184 @@
+"""Checks of demonstrations against an environment's spaces, and the one cast to their dtypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_dualqdm.demonstrations.types import Obs
+
+if TYPE_CHECKING:
+    from sb3_dualqdm.demonstrations.types import Demonstrations
+
+ROUNDING = 1e-5
+# Observation sizes that tell environment versions apart.
+_VERSION_SIZES = {
+    "Ant": {111: "v2 and v3", 27: "v4 (or v5 without contact forces)", 105: "v5"},
+    "Humanoid": {376: "v2 to v4", 348: "v5"},
+}
+
+
+def validate(
+    demonstrations: Demonstrations,
+    observation_space: spaces.Space | None,
+    action_space: spaces.Space | None,
+    clip_actions: bool = False,
+) -> Demonstrations:
+    """See :meth:`Demonstrations.validate`."""
+    demos = demonstrations
+    changes = {}
+    if observation_space is not None:
+        changes["obs"] = _fit_obs(demos.obs, observation_space, f"{demos.source}: obs")
+        changes["next_obs"] = _fit_obs(demos.next_obs, observation_space, f"{demos.source}: next_obs")
+    if action_space is not None:
+        changes["actions"] = _fit_actions(demos.actions, action_space, f"{demos.source}: actions", clip_actions)
+    demos = demos._replace(**changes) if changes else demos
+    for name in ("obs", "next_obs", "actions"):
+        value = getattr(demos, name)
+        for key, array in value.items() if isinstance(value, dict) else [("", value)]:
+            _check_finite(array, f"{demos.source}: {name} {key}".rstrip(), demos)
+    return demos
+
+
+def _check_finite(array: np.ndarray, name: str, demos: Demonstrations) -> None:
+    if array.dtype.kind != "f":
+        return
+    bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(
+            f"{name} has NaN or infinite values in {int(bad.sum())} of {len(array)} rows, first in episode "
+            f"{demos.episode[row]} at step {demos.step[row]}, but every value must be finite: remove or repair these rows."
+        )
+
+
+def _fit_obs(obs: Obs, space: spaces.Space, name: str) -> Obs:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, dict):
+            raise ValueError(
+                f"{name} is one array but the observation space is a Dict with the keys {sorted(space.spaces)}: "
+                "pass a dict with one array per key."
+            )
+        if obs.keys() != space.spaces.keys():
+            raise ValueError(
+                f"{name} has the keys {sorted(obs)} but the observation space {sorted(space.spaces)}: "
+                "store exactly the keys of the environment."
+            )
+        return {key: _fit_obs_array(obs[key], space[key], f"{name} {key!r}") for key in space.spaces}
+    if isinstance(obs, dict):
+        raise ValueError(
+            f"{name} is a dict with the keys {sorted(obs)} but the observation space is {space}: "
+            "pass one array, or use the environment with the Dict space."
+        )
+    return _fit_obs_array(obs, space, name)
+
+
+def _fit_obs_array(array: np.ndarray, space: spaces.Space, name: str) -> np.ndarray:
+    if isinstance(space, spaces.Discrete):
+        return _fit_discrete(array, space, name)
+    if not isinstance(space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise ValueError(
+            f"{name} cannot be read for the observation space {space}, only Box, Discrete, MultiDiscrete, MultiBinary and "
+            "one-level Dict spaces of them are: flatten the observation with a wrapper."
+        )
+    shape = array.shape[1:]
+    if shape != space.shape and len(shape) == len(space.shape) == 3 and space.dtype == np.uint8:
+        for order in ((0, 3, 1, 2), (0, 2, 3, 1)):  # channel-last to channel-first, and back
+            if array.transpose(order).shape[1:] == space.shape:
+                return _cast(np.ascontiguousarray(array.transpose(order)), space.dtype, name)
+    if shape == () and space.shape == (1,):
+        array = array[:, None]
+    elif shape != space.shape:
+        raise ValueError(
+            f"{name} has the shape {shape} per step but the observation space has {space.shape}: "
+            f"{_version_hint(shape, space.shape) or 'record the demonstrations in this environment, with the same wrappers'}."
+        )
+    return _cast(array, space.dtype, name)
+
+
+def _version_hint(found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
+    if len(found) != 1 or len(expected) != 1:
+        return None
+    for env, sizes in _VERSION_SIZES.items():
+        if found[0] in sizes and expected[0] in sizes:
+            known = ", ".join(f"{size} values are {env}-{version}" for size, version in sizes.items())
+            return f"{known}, so use demonstrations of the environment's own version"
+    return None
+
+
+def _cast(array: np.ndarray, dtype: np.dtype | None, name: str) -> np.ndarray:
+    target = np.dtype(dtype if dtype is not None else np.float32)
+    if target.kind == "f":
+        # float64 spaces too: networks are float32, and casting at every sampling would cost more than once here.
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32, copy=False)
+    if array.dtype == target:
+        return array
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(target)
+    if not np.array_equal(cast, array):
+        raise ValueError(
+            f"{name} has values from {array.min():g} to {array.max():g} that are not {target} numbers, "
+            f"but the space's dtype is {target}: store the values unscaled, as the environment returns them."
+        )
+    return cast
+
+
+def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.ndarray:
+    if array.shape == (len(array), 1):
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass one integer per step.")
+    cast = _cast(array, np.dtype(np.int64), name) if array.dtype.kind != "f" else _integers(array, space, name)
+    low, high = int(space.start), int(space.start + space.n - 1)
+    outside = (cast < low) | (cast > high)
+    if outside.any():
+        raise ValueError(
+            f"{name} has {int(outside.sum())} values out of range (such as {cast[outside][0]}) but the space is {space}, "
+            f"{low} to {high}: use demonstrations of this environment."
+        )
+    return cast
+
+
+def _integers(array: np.ndarray, space: spaces.Discrete, name: str) -> np.ndarray:
+    wrong = ~(np.isfinite(array) & (array == np.round(array)))
+    if wrong.any():
+        raise ValueError(
+            f"{name} has {int(wrong.sum())} values that are not integers (such as {array[wrong][0]:g}) but the space is {space}: "
+            "pass the index of the action."
+        )
+    return array.astype(np.int64)
+
+
+def _fit_actions(array: np.ndarray, space: spaces.Space, name: str, clip: bool) -> np.ndarray:
+    if isinstance(space, spaces.Discrete):
+        return _fit_discrete(array, space, name)
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"{name} cannot be used with the action space {space}, only Box and Discrete are supported: wrap the environment.")
+    if array.ndim == 1 and space.shape == (1,):
+        array = array[:, None]
+    if array.shape[1:] != space.shape:
+        raise ValueError(
+            f"{name} has the shape {array.shape[1:]} per step but the action space has {space.shape}: "
+            "record the demonstrations in this environment."
+        )
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        low, high = (np.round(np.nanpercentile(array, q, axis=0), 3).tolist() for q in (1, 99))
+        raise ValueError(
+            f"the action space {space} is unbounded but a finite box is needed: bound it with a wrapper, for instance by the "
+            f"1st and 99th percentiles of the demonstrations' actions, {low} and {high}."
+        )
+    if np.isnan(array).any():
+        return array.astype(np.float32)  # reported by the check for finite values
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    excess = np.maximum(low - array, array - high)
+    outside = (excess > ROUNDING * (high - low)).reshape(len(array), -1).any(axis=1)
+    if outside.any() and not clip:
+        raise ValueError(
+            f"{name} lie outside the action space {space} in {int(outside.sum())} of {len(array)} rows, by up to {excess.max():.3g}: "
+            "use demonstrations in the environment's units, or pass clip_actions=True to clip them."
+        )
+    actions = array.astype(np.float32 if np.dtype(space.dtype).kind == "f" else space.dtype)  # type: ignore[arg-type]
+    return np.clip(actions, space.low.astype(actions.dtype), space.high.astype(actions.dtype))
