@@ -33,7 +33,7 @@ EVALUATION_SEED = 40_000
 
 @dataclass(frozen=True)
 class Expert:
-    """What to train: algorithm, steps, hyperparameters (``"lin_x"`` decays linearly from x to 0) and the mean it must reach."""
+    """What to train: algorithm, steps, hyperparameters (``"lin_x"`` decays linearly to 0) and the mean it must reach."""
 
     algorithm: str
     steps: int
@@ -134,7 +134,7 @@ def record(env_id: str, expert: Expert, model, n_episodes: int) -> None:
     :raises SystemExit: if the expert's mean return over 100 other episodes is below ``required_mean``.
     """
     from sb3_dualqdm.demonstrations import collect_demonstrations
-    from sb3_dualqdm.demonstrations.readers import file_sha256
+    from sb3_dualqdm.demonstrations.files import file_sha256
 
     mean, std = evaluate_policy(model, make_vec_env(env_id, 1, seed=EVALUATION_SEED), n_eval_episodes=100)
     print(f"{env_id}: expert return {mean:.1f} +- {std:.1f} over 100 deterministic episodes")

@@ -38,7 +38,7 @@ def builtin_path(env_id: str) -> Path:
     entries = manifest()
     if env_id not in entries:
         raise ValueError(
-            f"there are no built-in demonstrations for {env_id!r}, only for {', '.join(sorted(entries))}: pass trajectories or a "
-            "path, or record some with collect_demonstrations."
+            f"there are no built-in demonstrations for {env_id!r}, only for {', '.join(sorted(entries))}: pass trajectories "
+            "or a path, or record some with collect_demonstrations."
         )
     return _DATA / entries[env_id]["file"]

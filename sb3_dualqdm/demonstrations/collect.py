@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -63,7 +64,7 @@ class _Policy:
     def __init__(self, policy: Any, deterministic: bool):
         self.model = policy if hasattr(policy, "predict") else None
         if self.model is None and not callable(policy):
-            raise ValueError(f"the policy is a {type(policy).__name__}, but an object with predict or a function is expected: pass one.")
+            raise ValueError(f"the policy is a {type(policy).__name__}: pass an object with predict, or a function.")
         self.function: Callable[..., Any] = policy if self.model is None else policy.predict
         self.name = type(policy).__name__ if self.model is not None else getattr(policy, "__name__", type(policy).__name__)
         self.options = {"deterministic": deterministic} if self.model is not None else {}
@@ -140,8 +141,8 @@ def _raw_env(env: VecEnv) -> tuple[VecEnv, VecNormalize | None]:
         inner, normalizer = env, None
     if unwrap_vec_normalize(inner) is not None:
         raise ValueError(
-            f"VecNormalize lies inside a {type(inner).__name__}, where raw observations cannot be recorded: make VecNormalize the "
-            "outermost wrapper."
+            f"VecNormalize lies inside a {type(inner).__name__}, where raw observations cannot be recorded: make it "
+            "the outermost wrapper."
         )
     return inner, normalizer
 
@@ -150,7 +151,7 @@ def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | Non
     from stable_baselines3.common.vec_env import VecEnv
 
     if not isinstance(env, VecEnv):
-        raise ValueError(f"env is a {type(env).__name__}, but a gymnasium env, its id or a Stable-Baselines3 VecEnv is expected.")
+        raise ValueError(f"env is a {type(env).__name__}, but a gymnasium env, its id or an SB3 VecEnv is expected: pass one.")
     inner, normalizer = _raw_env(env)
     if normalizer is not None:
         policy.normalize = normalizer.normalize_obs
@@ -163,15 +164,15 @@ def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | Non
         inner.seed(int(seed))
     obs: Any = inner.reset()
     starts = np.ones(n_envs, dtype=bool)
-    while any(len(done) < n for done, n in zip(finished, wanted, strict=True)):
+    while any(len(done) < n for done, n in zip(finished, wanted)):
         seen = obs if policy.model is not None or normalizer is None else normalizer.normalize_obs(obs)
         actions = _in_box(policy.act(seen, starts), inner.action_space, (n_envs,))
         before = _copy(obs)
         obs, rewards, dones, infos = inner.step(actions)
         for i in range(n_envs):
             episode = running[i]
-            following = infos[i]["terminal_observation"] if dones[i] else map_obs(lambda array, i=i: array[i], obs)
-            episode.obs.append(map_obs(lambda array, i=i: array[i], before))
+            following = infos[i]["terminal_observation"] if dones[i] else map_obs(itemgetter(i), obs)
+            episode.obs.append(map_obs(itemgetter(i), before))
             episode.next_obs.append(_copy(following))
             episode.acts.append(actions[i])
             episode.rews.append(float(rewards[i]))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-Obs = Union[np.ndarray, dict[str, np.ndarray]]
+Obs: TypeAlias = np.ndarray | dict[str, np.ndarray]
 
 FORMAT_KEY = "sb3_dualqdm_format"
 FORMAT_VERSION = 1
-_OPTIONAL = ("rewards", "episode_returns")
 _PLAIN = ("actions", "terminated", "truncated", "rewards", "episode", "step")
 _PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted")
 
@@ -89,7 +89,7 @@ class Demonstrations:
     episode_returns: np.ndarray | None
     episode_lengths: np.ndarray
     episode_indices: np.ndarray
-    reinterpreted: np.ndarray | None = None
+    reinterpreted: np.ndarray = None  # type: ignore[assignment]
     source: str = "arrays"
     spec: str | None = None
     sha256: str | None = None
@@ -124,9 +124,9 @@ class Demonstrations:
                 )
         n_rows = {name: len(array) if array.ndim else None for name, array in rows.items()}
         if len(set(n_rows.values())) > 1:
-            raise ValueError(f"{self.source}: the arrays have different lengths {n_rows}: store one row per transition in each.")
+            raise ValueError(f"{self.source}: arrays of different lengths {n_rows}: store one row per transition in each.")
         if len(self) == 0:
-            raise ValueError(f"{self.source} holds no transition, but at least 1 is needed: pass an episode of 1 step or more.")
+            raise ValueError(f"{self.source} holds no transition, but at least 1 is needed: pass an episode.")
         for key, value in obs.items():
             if value.shape != next_obs[key].shape:
                 raise ValueError(
@@ -140,8 +140,8 @@ class Demonstrations:
             or not np.isin(np.diff(self.episode), (0, 1)).all()
         ):
             raise ValueError(
-                f"{self.source}: the episode index must count 0, 1, ..., {self.n_episodes - 1} and the per-episode arrays have "
-                "one value each: sort the rows by episode."
+                f"{self.source}: the episode index must count 0, 1, ..., {self.n_episodes - 1}, and the per-episode arrays "
+                "need one value each: sort the rows by episode."
             )
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class Demonstrations:
         rows = {name: take(value) for name in _PLAIN if (value := getattr(self, name)) is not None}
         return self._replace(**(rows | {"obs": map_obs(take, self.obs), "next_obs": map_obs(take, self.next_obs)} | changes))
 
-    def select(self, episodes: int | Sequence[int]) -> Demonstrations:
+    def select(self, episodes: int | Iterable[int]) -> Demonstrations:
         """
         Keep some episodes.
 
@@ -176,7 +176,7 @@ class Demonstrations:
         :return: the selected episodes, re-counted from 0; ``episode_indices`` still name them in the source.
         :raises ValueError: if there is no such episode, an index is repeated, or nothing is selected.
         """
-        if np.ndim(episodes) == 0:
+        if not isinstance(episodes, Iterable) or isinstance(episodes, str) or np.ndim(episodes) == 0:  # type: ignore[arg-type]
             n = _integer(episodes, "n_demonstrations")
             if not 1 <= n <= self.n_episodes:
                 raise ValueError(
@@ -185,15 +185,16 @@ class Demonstrations:
                 )
             indices = np.arange(n)
         else:
-            indices = np.array([_integer(index, "an episode index") for index in episodes], dtype=np.int64)  # type: ignore[union-attr]
-            if len(indices) == 0 or len(set(indices.tolist())) < len(indices) or not np.isin(indices, range(self.n_episodes)).all():
+            indices = np.array([_integer(index, "an episode index") for index in episodes], dtype=np.int64)
+            possible = set(indices.tolist()) & set(range(self.n_episodes))
+            if not 0 < len(possible) == len(indices):
                 raise ValueError(
                     f"the episode indices {indices.tolist()} were asked for but {self.source} has {self.n_episodes} episodes: "
                     f"pass one or more different indices from 0 to {self.n_episodes - 1}."
                 )
         starts = np.searchsorted(self.episode, indices)
         counts = np.searchsorted(self.episode, indices, side="right") - starts
-        rows = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)])
+        rows = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts)])
         per_episode = {name: value[indices] for name in _PER_EPISODE if (value := getattr(self, name)) is not None}
         return self._rows(rows, **per_episode, episode=np.repeat(np.arange(len(indices)), counts))
 
@@ -252,10 +253,9 @@ class Demonstrations:
         cut = self.n_episodes - int((self.terminated | self.truncated)[last].sum())
         if cut:
             parts[-1] += f" ({_count(cut, 'end')} not kept by subsampling)"
-        assert self.reinterpreted is not None
         if self.reinterpreted.any():
             n = int(self.reinterpreted.sum())
-            parts.append(f"{_count(n, 'terminal flag')} at the time limit read as truncation (max_episode_steps=None trusts the flags)")
+            parts.append(f"{_count(n, 'terminal flag')} at the time limit read as truncation")
         if self.subsampling > 1:
             parts.append(f"every {self.subsampling}th step of {int(self.episode_lengths.sum())}")
         if self.episode_returns is not None:
@@ -289,7 +289,7 @@ class Demonstrations:
         :return: the demonstrations.
         :raises ValueError: if the file is not one written by :meth:`save`.
         """
-        from sb3_dualqdm.demonstrations.readers import read_own_npz
+        from sb3_dualqdm.demonstrations.files import read_own_npz
 
         return read_own_npz(path)
 
@@ -303,7 +303,7 @@ class Demonstrations:
         """
         bounds = np.searchsorted(self.episode, np.arange(self.n_episodes + 1))
         episodes = []
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, stop in itertools.pairwise(bounds):
             if not np.array_equal(self.step[start:stop], np.arange(stop - start)):
                 raise ValueError(
                     f"{self.source} has an episode of which only some steps are kept, but trajectories need every step: "

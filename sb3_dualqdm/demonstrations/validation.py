@@ -130,7 +130,7 @@ def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.nd
     if array.shape == (len(array), 1):
         array = array[:, 0]
     if array.ndim != 1:
-        raise ValueError(f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass one integer per step.")
+        raise ValueError(f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass integers.")
     cast = _cast(array, np.dtype(np.int64), name) if array.dtype.kind != "f" else _integers(array, space, name)
     low, high = int(space.start), int(space.start + space.n - 1)
     outside = (cast < low) | (cast > high)
@@ -146,8 +146,8 @@ def _integers(array: np.ndarray, space: spaces.Discrete, name: str) -> np.ndarra
     wrong = ~(np.isfinite(array) & (array == np.round(array)))
     if wrong.any():
         raise ValueError(
-            f"{name} has {int(wrong.sum())} values that are not integers (such as {array[wrong][0]:g}) but the space is {space}: "
-            "pass the index of the action."
+            f"{name} has {int(wrong.sum())} values that are not integers (such as {array[wrong][0]:g}) but the space is "
+            f"{space}: pass indices."
         )
     return array.astype(np.int64)
 
@@ -156,7 +156,7 @@ def _fit_actions(array: np.ndarray, space: spaces.Space, name: str, clip: bool) 
     if isinstance(space, spaces.Discrete):
         return _fit_discrete(array, space, name)
     if not isinstance(space, spaces.Box):
-        raise ValueError(f"{name} cannot be used with the action space {space}, only Box and Discrete are supported: wrap the environment.")
+        raise ValueError(f"{name} cannot fit the action space {space}, only Box and Discrete do: wrap the environment.")
     if array.ndim == 1 and space.shape == (1,):
         array = array[:, None]
     if array.shape[1:] != space.shape:
@@ -170,15 +170,14 @@ def _fit_actions(array: np.ndarray, space: spaces.Space, name: str, clip: bool) 
             f"the action space {space} is unbounded but a finite box is needed: bound it with a wrapper, for instance by the "
             f"1st and 99th percentiles of the demonstrations' actions, {low} and {high}."
         )
-    if np.isnan(array).any():
-        return array.astype(np.float32)  # reported by the check for finite values
+    if not np.isfinite(array).all():
+        return array  # reported by the check for finite values
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     excess = np.maximum(low - array, array - high)
     outside = (excess > ROUNDING * (high - low)).reshape(len(array), -1).any(axis=1)
     if outside.any() and not clip:
         raise ValueError(
-            f"{name} lie outside the action space {space} in {int(outside.sum())} of {len(array)} rows, by up to {excess.max():.3g}: "
-            "use demonstrations in the environment's units, or pass clip_actions=True to clip them."
+            f"{name} lie outside the action space {space} in {int(outside.sum())} of {len(array)} rows, by up to "
+            f"{excess.max():.3g}: use demonstrations in the environment's units, or pass clip_actions=True to clip them."
         )
-    actions = array.astype(np.float32 if np.dtype(space.dtype).kind == "f" else space.dtype)  # type: ignore[arg-type]
-    return np.clip(actions, space.low.astype(actions.dtype), space.high.astype(actions.dtype))
+    return _cast(np.clip(array, low, high), space.dtype, name)
