@@ -188,9 +188,8 @@ def _trajectory(item: Any, name: str) -> _Trajectory:
     acts = _as_array(fields["acts"], f"acts of {name}")
     rews = None if fields["rews"] is None else _as_array(fields["rews"], f"rews of {name}")
     if acts.ndim == 0 or (rews is not None and rews.shape[:1] != acts.shape[:1]):
-        raise ValueError(
-            f"{name} has acts of the shape {acts.shape} and rews of {None if rews is None else rews.shape}: pass one row of each per step."
-        )
+        found = None if rews is None else rews.shape
+        raise ValueError(f"{name} has acts of the shape {acts.shape} and rews of {found}: pass one row of each per step.")
     if np.size(fields["terminal"]) != 1:
         raise ValueError(
             f"terminal of {name} has {np.size(fields['terminal'])} values, but it is one flag per trajectory: pass a bool."
@@ -312,8 +311,8 @@ def _from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **
     n_obs = _n_rows(obs)
     if n_obs not in (n_steps, n_steps + len(lengths)):
         raise ValueError(
-            f"{name} has {n_obs} obs and {n_steps} acts in {len(lengths)} episodes, but {n_steps + len(lengths)} obs (one more "
-            "than acts per episode) are needed: add the final observations and the flags that end episodes, or next_obs."
+            f"{name} has {n_obs} obs and {n_steps} acts in {len(lengths)} episodes, but {n_steps + len(lengths)} obs (one "
+            "more per episode) are needed: add the final observations and the flags that end episodes, or next_obs."
         )
     return _from_chained(obs, acts, rews, lengths + (n_obs != n_steps), lengths, drop_last=drop_last, **origin)
 
