@@ -1,0 +1,965 @@
+"""
+The one training loop behind every method: an SB3 off-policy algorithm that learns from demonstrations instead of rewards.
+
+A method is a subclass that says which objective it minimises (:meth:`ImitationAlgorithm.critic_loss`); collecting, sampling,
+target networks, saving and logging are written here once. One update, in the order of the paper's Algorithm 2:
+critic step, actor step on the same states, temperature step, Polyak step.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import get_parameters_by_name, polyak_update, update_learning_rate
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.statistics import DeviceMeans
+from sb3_dualqdm.buffers import (
+    DemonstrationBuffer,
+    ImitationDictReplayBuffer,
+    ImitationReplayBuffer,
+    RawRows,
+    concatenate,
+)
+from sb3_dualqdm.demonstrations import Demonstrations, load_demonstrations
+from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
+from sb3_dualqdm.policies import POLICY_ALIASES, Draw, map_obs, policy_for
+
+SelfImitation = TypeVar("SelfImitation", bound="ImitationAlgorithm")
+
+OBJECTIVES = ("reference", "paper")
+TERMINAL_VALUES = ("absorbing", "zero")
+WARMUPS = ("policy", "uniform")
+# Statistics are read, and NaN is noticed, at every log interval and at least this often (in updates).
+READ_INTERVAL = 1000
+# A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
+DIVERGENCE_FACTOR = 10.0
+
+
+class Batch(NamedTuple):
+    """
+    One update's rows on the device: ``n`` replay rows first, then ``m`` expert rows.
+
+    :param obs: normalised observations, shape ``(n + m, ...)``, or a dict of them
+    :param actions: ``(n + m, |A|)`` in [-1, 1] for Box, ``(n + m,)`` integers for Discrete
+    :param next_obs: normalised next observations
+    :param not_terminated: 1 unless terminated, shape ``(n + m,)``
+    :param weights: the expectations over these rows, and over the absorbing rows appended to them
+    :param initial_obs: normalised initial states, or None when no term needs them
+    """
+
+    obs: Any
+    actions: th.Tensor
+    next_obs: Any
+    not_terminated: th.Tensor
+    weights: RowWeights
+    initial_obs: Any | None
+
+
+class ImitationAlgorithm(OffPolicyAlgorithm):
+    """
+    Base of the methods. The first arguments are SAC's, in SAC's order; what follows ``_init_setup_model`` is new.
+
+    :param policy: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``, or a policy class of :mod:`sb3_dualqdm.policies`
+    :param env: environment (id, gymnasium env or VecEnv) with Box or Discrete actions; None only for loading
+    :param learning_rate: critic's learning rate, float or schedule of the remaining progress, default 3e-4
+    :param buffer_size: replay capacity in transitions, default 1e6; allocated when first used
+    :param learning_starts: environment steps before the first update, default 1280
+    :param batch_size: replay rows per update, default 256
+    :param tau: Polyak coefficient of the target critic, default 0.005
+    :param gamma: discount, default 0.99
+    :param train_freq: environment steps (or ``(n, "episode")``) between training phases, default 1
+    :param gradient_steps: updates per training phase, -1: as many as environment steps; default 1
+    :param action_noise: noise added to Box actions while collecting, default None
+    :param replay_buffer_class: a subclass of :class:`sb3_dualqdm.buffers.ImitationReplayBuffer` (or of its Dict variant),
+        default None: chosen by the observation space
+    :param replay_buffer_kwargs: keyword arguments of the replay buffer
+    :param optimize_memory_usage: not supported, must be False
+    :param n_steps: n-step returns are not defined for these objectives, must be 1
+    :param ent_coef: temperature alpha, default 0.01; 0: V is the maximum; ``"auto"`` or ``"auto_0.1"``: learned as in SAC
+        (known to destabilise IQ-Learn)
+    :param target_update_interval: updates between Polyak steps, default 1
+    :param target_entropy: for a learned temperature; ``"auto"``: -|A| for Box, 0.1 log |A| for Discrete
+    :param use_sde: gSDE is not supported, must be False (so are the two following arguments unused)
+    :param sde_sample_freq: unused
+    :param use_sde_at_warmup: unused
+    :param stats_window_size: episodes in the rollout statistics, default 100
+    :param tensorboard_log: directory for TensorBoard, default None
+    :param policy_kwargs: as SAC's, with ``n_critics`` (1), ``network_style`` (``"reference"`` or ``"sb3"``) and ``q_range``
+    :param verbose: 0 silent, 1 info, 2 debug
+    :param seed: seed of networks, environment, sampling and noise
+    :param device: torch device, default ``"auto"``
+    :param _init_setup_model: build the networks at construction
+    :param demonstrations: what :func:`sb3_dualqdm.load_demonstrations` accepts: imitation trajectories, a path,
+        ``"builtin:<env id>"`` or :class:`sb3_dualqdm.Demonstrations`; None: the model predicts, but does not learn
+    :param n_demonstrations: the first n episodes, or a list of episode indices; None (default): all
+    :param subsample: keep every k-th transition (with its true successor), default 1
+    :param demonstrations_kwargs: further keyword arguments of :func:`sb3_dualqdm.load_demonstrations`
+    :param demo_batch_size: expert rows per update, default None: ``batch_size``
+    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None: the method's default
+        (3e-5); Box only
+    :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
+        default ``"value"``
+    :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
+        actor sees all states; ``"paper"``: gradient through V(s') in the objective, target network only in the constraint
+        terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step
+    :param terminal_value: ``"absorbing"`` (default): a terminated transition leads to an absorbing state whose value is learned
+        by the same objective; ``"zero"``: it is worth 0 (as in the reference code), so that episode length leaks into the policy
+    :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
+    :param n_action_samples: policy samples per soft value on Box, default 1
+    :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
+    :raises ValueError: for an argument outside its domain, unsuitable spaces or demonstrations
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
+    policy: Any  # SoftActorCriticPolicy or SoftQPolicy
+    default_actor_learning_rate: ClassVar[float | None] = 3e-5
+    # What a user can do about a diverging critic
+    divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
+    # learn(n) counts updates on the demonstrations alone
+    offline: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        policy: str | type[BasePolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 3e-4,
+        buffer_size: int = 1_000_000,
+        learning_starts: int = 1280,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 1,
+        gradient_steps: int = 1,
+        action_noise: ActionNoise | None = None,
+        replay_buffer_class: type[ReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 1,
+        ent_coef: str | float = 0.01,
+        target_update_interval: int = 1,
+        target_entropy: str | float = "auto",
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        use_sde_at_warmup: bool = False,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        demonstrations: Any = None,
+        n_demonstrations: int | list[int] | None = None,
+        subsample: int = 1,
+        demonstrations_kwargs: dict[str, Any] | None = None,
+        demo_batch_size: int | None = None,
+        actor_learning_rate: float | str | Schedule | None = None,
+        value_mode: str = "value",
+        objective: str = "reference",
+        terminal_value: str = "absorbing",
+        warmup: str = "policy",
+        n_action_samples: int = 1,
+        bc_warmup_steps: int = 0,
+    ):
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate,
+            buffer_size=int(buffer_size),
+            learning_starts=learning_starts,
+            batch_size=batch_size,
+            tau=tau,
+            gamma=gamma,
+            train_freq=train_freq,
+            gradient_steps=gradient_steps,
+            action_noise=action_noise,
+            replay_buffer_class=replay_buffer_class,
+            replay_buffer_kwargs=replay_buffer_kwargs,
+            optimize_memory_usage=optimize_memory_usage,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            support_multi_env=True,
+        )
+        if use_sde:
+            raise ValueError("use_sde=True was given but gSDE is not supported here: use action_noise or a larger ent_coef.")
+        if n_steps != 1:
+            raise ValueError(
+                f"n_steps={n_steps} was given but the implicit reward is defined over one step: leave n_steps at 1."
+            )
+        self.ent_coef = ent_coef
+        self.target_update_interval = target_update_interval
+        self.target_entropy = target_entropy
+        self.demonstrations = demonstrations
+        self.demonstrations_sha256: str | None = None
+        self.n_demonstrations = n_demonstrations
+        self.subsample = subsample
+        self.demonstrations_kwargs = demonstrations_kwargs or {}
+        self.demo_batch_size = demo_batch_size
+        self.actor_learning_rate = actor_learning_rate
+        self.value_mode = value_mode
+        self.objective = objective
+        self.terminal_value = terminal_value
+        self.warmup = warmup
+        self.n_action_samples = n_action_samples
+        self.bc_warmup_steps = bc_warmup_steps
+
+        self.demo_buffer: DemonstrationBuffer | None = None
+        self.log_ent_coef: th.Tensor | None = None
+        self.ent_coef_optimizer: th.optim.Optimizer | None = None
+        self._warned: set[str] = set()
+        if _init_setup_model:
+            self._setup_model()
+            if demonstrations is not None:
+                self._load_demonstrations()
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Construction
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        space = env.action_space
+        if not isinstance(space, (spaces.Box, spaces.Discrete)):
+            raise ValueError(
+                f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
+            )
+        if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise ValueError(
+                f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
+                "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
+            )
+        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    def _check_arguments(self) -> None:
+        """One sentence for each argument outside its domain."""
+        for name, options in {
+            "value_mode": VALUE_MODES,
+            "objective": OBJECTIVES,
+            "terminal_value": TERMINAL_VALUES,
+            "warmup": WARMUPS,
+        }.items():
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
+        for name in ("batch_size", "n_action_samples", "subsample", "target_update_interval"):
+            if int(getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1.")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma} but must be in (0, 1].")
+        if self.gamma == 1 and (
+            self.objective == "paper" or self.terminal_value == "absorbing" or not self.value_mode.startswith("value")
+        ):
+            raise ValueError(
+                "gamma is 1, where an absorbing state has no finite value and (1 - gamma) E[V] vanishes: use gamma < 1, or "
+                "terminal_value='zero' with value_mode='value' and objective='reference'."
+            )
+        if self.objective == "paper" and self.value_mode.startswith("v0"):
+            raise ValueError(
+                f"value_mode {self.value_mode!r} is a heuristic of the reference code but objective='paper' was given: "
+                "use 'initial', 'value' or 'value_expert'."
+            )
+        if self.optimize_memory_usage:
+            raise ValueError(
+                "optimize_memory_usage=True was given but it cannot tell time limits from terminations: leave it False."
+            )
+        if self.replay_buffer_class is not None and not issubclass(
+            self.replay_buffer_class, (ImitationReplayBuffer, ImitationDictReplayBuffer)
+        ):
+            raise ValueError(
+                f"replay_buffer_class is {self.replay_buffer_class.__name__} but initial states and episode steps are needed "
+                "beside the transitions: derive it from sb3_dualqdm.buffers.ImitationReplayBuffer or leave it out."
+            )
+        if self.actor_learning_rate is not None and isinstance(self.action_space, spaces.Discrete):
+            raise ValueError(
+                f"actor_learning_rate is {self.actor_learning_rate!r} but Discrete actions have no actor (the policy is the "
+                "softmax of Q): leave it out and set learning_rate."
+            )
+
+    def _setup_model(self) -> None:
+        if self.replay_buffer_class is None:
+            is_dict = isinstance(self.observation_space, spaces.Dict)
+            self.replay_buffer_class = ImitationDictReplayBuffer if is_dict else ImitationReplayBuffer
+        self._check_arguments()
+        self._setup_lr_schedule()
+        self.actor_lr_schedule = self._make_actor_lr_schedule()
+        self.set_random_seed(self.seed)
+        # Every draw of rows and noise comes from here; a loaded model continues with another stream than it began with
+        self._rng = np.random.default_rng(None if self.seed is None else [self.seed, self.num_timesteps])
+        self.policy_class = policy_for(self.policy_class, self.action_space)
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
+        ).to(self.device)
+        self._convert_train_freq()
+        self._setup_ent_coef()
+        self._statistics = DeviceMeans()
+        self._first_unread_update = self._n_updates
+        self._last_batch: Batch | None = None
+        self._norm_stats = get_parameters_by_name(self.critic, ["running_"])
+        self._norm_stats_target = get_parameters_by_name(self.critic_target, ["running_"])
+
+    @property
+    def actor(self) -> Any:  # type: ignore[override]
+        """The actor of Box actions; None for Discrete actions, whose policy is the softmax of the critic."""
+        return getattr(self.policy, "actor", None)
+
+    @property
+    def critic(self) -> Any:
+        """The soft Q-function(s)."""
+        return self.policy.critic
+
+    @property
+    def critic_target(self) -> Any:
+        """Polyak average of the critic."""
+        return self.policy.critic_target
+
+    @property
+    def replay_buffer(self) -> Any:  # type: ignore[override]
+        """The replay buffer, allocated when first used."""
+        if self._replay_buffer is None and hasattr(self, "observation_space"):
+            self._replay_buffer = self.replay_buffer_class(  # type: ignore[misc]
+                self.buffer_size,
+                self.observation_space,
+                self.action_space,
+                device=self.device,
+                n_envs=self.n_envs,
+                **self.replay_buffer_kwargs,
+            )
+        return self._replay_buffer
+
+    @replay_buffer.setter
+    def replay_buffer(self, replay_buffer: ReplayBuffer | None) -> None:
+        self._replay_buffer = replay_buffer
+
+    def _make_actor_lr_schedule(self) -> Callable[[float], float]:
+        rate = self.actor_learning_rate
+        if rate is None:
+            rate = self.default_actor_learning_rate
+        if rate is None:
+            return self.lr_schedule
+        if callable(rate):
+            return lambda progress: float(rate(progress))
+        if isinstance(rate, str):
+            prefix, _, initial = rate.partition("_")
+            try:
+                start = float(initial)
+            except ValueError:
+                prefix = ""
+            if prefix != "lin":
+                raise ValueError(f"actor_learning_rate is {rate!r} but a float, a schedule or 'lin_<float>' is needed.")
+            return lambda progress: progress * start
+        constant = float(rate)
+        return lambda _: constant
+
+    def _setup_ent_coef(self) -> None:
+        is_discrete = isinstance(self.action_space, spaces.Discrete)
+        if self.target_entropy == "auto":
+            entropy = 0.1 * math.log(int(self.action_space.n)) if is_discrete else -float(np.prod(self.action_space.shape))
+            self._target_entropy = entropy
+        else:
+            self._target_entropy = float(self.target_entropy)
+        if isinstance(self.ent_coef, str):
+            kind, _, initial = self.ent_coef.partition("_")
+            if kind != "auto" or (initial and float(initial) <= 0):
+                raise ValueError(f"ent_coef is {self.ent_coef!r} but a float, 'auto' or 'auto_<initial value>' is needed.")
+            start = th.ones(1, device=self.device) * float(initial or 1.0)
+            self.log_ent_coef = start.log().requires_grad_(True)
+            self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1))
+        elif float(self.ent_coef) < 0:
+            raise ValueError(f"ent_coef is {self.ent_coef} but a temperature cannot be negative.")
+        self._sync_temperature()
+
+    def _current_ent_coef(self) -> th.Tensor | float:
+        return float(self.ent_coef) if self.log_ent_coef is None else self.log_ent_coef.detach().exp().squeeze()
+
+    def _sync_temperature(self) -> None:
+        """The softmax policy of Discrete actions carries its temperature."""
+        if isinstance(self.action_space, spaces.Discrete):
+            self.policy.temperature.fill_(self._current_ent_coef())
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Demonstrations
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def set_demonstrations(self, demonstrations: Any) -> None:
+        """
+        Replace the demonstrations.
+
+        :param demonstrations: see the constructor
+        :raises ValueError: when they do not fit the spaces
+        """
+        self.demonstrations, self.demonstrations_sha256 = demonstrations, None
+        self._load_demonstrations()
+
+    def _load_demonstrations(self) -> None:
+        """Read, validate and scale the demonstrations; a path that changed since it was saved in a zip is reported."""
+        options: dict[str, Any] = {"max_episode_steps": self._time_limit()}
+        options.update(self.demonstrations_kwargs)
+        demos = load_demonstrations(
+            self.demonstrations,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            n_demonstrations=self.n_demonstrations,
+            subsample=self.subsample,
+            keep_terminal=self.terminal_value == "absorbing",
+            **options,
+        )
+        if self.demonstrations_sha256 not in (None, demos.sha256):
+            self._warn_once(
+                "demonstrations changed",
+                f"The demonstrations {self.demonstrations} have changed since the model was saved: pass demonstrations= to "
+                "load() if others are meant.",
+            )
+        self.demonstrations_sha256 = demos.sha256
+        row_discount = self.gamma if self.objective == "paper" else 1.0
+        self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount)
+        if self.verbose >= 1:
+            print(demos.summary())
+
+    def _time_limit(self) -> int | None:
+        """The environment's own step limit, if it is known."""
+        if self.env is None:
+            return None
+        try:
+            return getattr(self.env.get_attr("spec", indices=[0])[0], "max_episode_steps", None)
+        except AttributeError:
+            return None
+
+    def _require_demonstrations(self) -> DemonstrationBuffer:
+        if self.demo_buffer is None:
+            if self.demonstrations is None:
+                raise ValueError(
+                    f"{type(self).__name__} has no demonstrations to learn from: pass demonstrations= (trajectories, a path or "
+                    "'builtin:<env id>') to the constructor, to load() or to set_demonstrations(); with rl_zoo3, "
+                    "-params demonstrations:\"'PATH'\"."
+                )
+            self._load_demonstrations()
+        assert self.demo_buffer is not None
+        return self.demo_buffer
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Learning
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def learn(
+        self: SelfImitation,
+        total_timesteps: float,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfImitation:
+        """
+        Learn from the demonstrations; see SB3's ``learn``.
+
+        :param total_timesteps: environment steps, as an int or a float such as 1e6 (updates for an offline method)
+        :param callback: callbacks called at every step
+        :param log_interval: episodes between two logs (thousands of updates for an offline method)
+        :param tb_log_name: name of the TensorBoard run, default the class's name
+        :param reset_num_timesteps: start counting steps at 0
+        :param progress_bar: show a progress bar
+        :raises ValueError: without demonstrations
+        :raises FloatingPointError: when NaN or infinite losses were found
+        """
+        self._require_demonstrations()
+        run = self._learn_offline if self.offline else super().learn
+        run(int(total_timesteps), callback, log_interval, tb_log_name or type(self).__name__, reset_num_timesteps, progress_bar)
+        self._read_statistics()
+        return self
+
+    def _learn_offline(
+        self, total_timesteps: int, callback: Any, log_interval: int, tb_log_name: str, reset: bool, progress_bar: bool
+    ) -> None:
+        """``learn`` without environment steps: one update counts as one time step, callbacks run as usual."""
+        total_timesteps, callback = self._setup_learn(total_timesteps, callback, reset, tb_log_name, progress_bar)
+        callback.on_training_start(locals(), globals())
+        callback.on_rollout_start()
+        while self.num_timesteps < total_timesteps and not self._finished():
+            self.train(gradient_steps=1, batch_size=self.batch_size)
+            self.num_timesteps += 1
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            callback.update_locals(locals())
+            if not callback.on_step():
+                break
+            if log_interval is not None and self.num_timesteps % (1000 * log_interval) == 0:
+                self.dump_logs()
+        callback.on_rollout_end()
+        callback.on_training_end()
+
+    def _finished(self) -> bool:
+        """Whether an offline method has nothing left to learn."""
+        return False
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        will_reset = reset_num_timesteps or self._last_obs is None
+        total_timesteps, callback = super()._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        if not self.offline:
+            if will_reset:
+                self.replay_buffer.start_episodes(self._raw(self._last_obs))
+            self._warn_about_update_ratio()
+        self._log_demonstrations()
+        if self.bc_warmup_steps > 0 and self._n_updates == 0:
+            self._bc_warmup()
+        return total_timesteps, callback
+
+    def _raw(self, obs: Any) -> Any:
+        """Observations before VecNormalize."""
+        return obs if self._vec_normalize_env is None else self._vec_normalize_env.get_original_obs()
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return super()._sample_action(0 if self.warmup == "policy" else learning_starts, action_noise, n_envs)
+
+    def _store_transition(
+        self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: Any, dones: Any, infos: Any
+    ) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        raw = self._raw(new_obs)
+        for index in np.flatnonzero(dones):
+            # VecEnvs reset by themselves: the observation returned with a done is the next episode's first
+            replay_buffer.initial_states.add(raw, index)
+
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        """
+        Make updates on fresh batches.
+
+        :param gradient_steps: number of updates
+        :param batch_size: replay rows per update
+        """
+        self.policy.set_training_mode(True)
+        self._update_learning_rates()
+        for _ in range(gradient_steps):
+            self._update(self._sample_batch(batch_size))
+            self._n_updates += 1
+            if self._n_updates % self.target_update_interval == 0:
+                polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
+                polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
+        if self._n_updates - self._first_unread_update >= READ_INTERVAL:
+            self._read_statistics()
+
+    def _update_learning_rates(self) -> None:
+        self._update_learning_rate([opt for opt in (self.critic.optimizer, self.ent_coef_optimizer) if opt is not None])
+        if self.actor is not None:
+            rate = self.actor_lr_schedule(self._current_progress_remaining)
+            update_learning_rate(self.actor.optimizer, rate)
+            self.logger.record("train/actor_learning_rate", rate)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # One update
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
+        """
+        The method's objective, to be minimised over the critic.
+
+        :param rows: values of the batch, absorbing rows included
+        :param weights: expectations over these rows
+        :return: scalar loss
+        """
+        raise NotImplementedError
+
+    def extra_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
+        """Further scalars of a method to log, computed without gradient."""
+        return {}
+
+    def _update(self, batch: Batch) -> None:
+        ent_coef = self._current_ent_coef()
+        draw = self.policy.draw(batch.obs, self._noise(len(batch.not_terminated)))
+        rows = self._rows(batch, draw, ent_coef)
+        loss = self.critic_loss(rows, batch.weights)
+        self._step_critic(loss)
+
+        statistics = {"critic_loss": loss.detach()}
+        if draw is not None:
+            statistics["actor_loss"] = self._actor_step(batch, draw, ent_coef)
+        if self.log_ent_coef is not None:
+            statistics["ent_coef"] = ent_coef
+            statistics["ent_coef_loss"] = self._ent_coef_step(batch, draw, ent_coef)
+        with th.no_grad():
+            statistics.update(self._row_statistics(rows, batch.weights))
+            statistics.update(self.extra_statistics(rows, batch.weights))
+        self._statistics.add(statistics)
+        self._last_batch = batch
+
+    def _rows(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> Rows:
+        """Evaluate the critics on a batch and append the absorbing rows."""
+        q, v = self.policy.q_and_value(batch.obs, batch.actions, draw, ent_coef)
+        if self.n_action_samples > 1 and draw is not None:
+            v = (v + self._extra_values(self.critic, batch.obs, ent_coef)) / self.n_action_samples
+        with th.no_grad():
+            next_draw = self.policy.draw(batch.next_obs, self._noise(len(v)))
+            y_target = self._discounted_next_value(self.critic_target, batch, next_draw, ent_coef)
+        is_paper = self.objective == "paper"
+        y = self._discounted_next_value(self.critic, batch, next_draw, ent_coef) if is_paper else y_target
+        initial_v = None
+        if self.value_mode == "initial":
+            initial_v = self._value(self.critic, batch.initial_obs, ent_coef)
+        if self.terminal_value == "absorbing":
+            # The absorbing state has one action and succeeds itself: Q = V = c, y = gamma c
+            c, c_target = self._absorbing_value(self.critic), self._absorbing_value(self.critic_target).detach()
+            v_absorbing, v_absorbing_target = c.amin(), c_target.amin()
+            q = th.cat([q, c.unsqueeze(1).expand_as(q)], dim=1)
+            y_absorbing = self.gamma * (v_absorbing if is_paper else v_absorbing_target)
+            v = th.cat([v, v_absorbing.expand_as(v)])
+            y = th.cat([y, y_absorbing.expand_as(y)])
+            y_target = th.cat([y_target, (self.gamma * v_absorbing_target).expand_as(y_target)])
+        return Rows(q, v, y, y_target, initial_v)
+
+    def _discounted_next_value(self, critic: Any, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
+        """``gamma V(s')``; after a termination V is the absorbing state's value or 0."""
+        next_v = self.policy.value(critic, batch.next_obs, draw, ent_coef)
+        if self.n_action_samples > 1 and draw is not None:
+            next_v = (next_v + self._extra_values(critic, batch.next_obs, ent_coef)) / self.n_action_samples
+        next_v = batch.not_terminated * next_v
+        if self.terminal_value == "absorbing":
+            next_v = next_v + (1 - batch.not_terminated) * self._absorbing_value(critic).amin()
+        return self.gamma * next_v
+
+    def _extra_values(self, critic: Any, obs: Any, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Sum of the soft values of the samples after the first."""
+        return sum(self._value(critic, obs, ent_coef) for _ in range(self.n_action_samples - 1))  # type: ignore[return-value]
+
+    def _value(self, critic: Any, obs: Any, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Soft value of normalised observations by a fresh policy sample."""
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        with th.no_grad():
+            draw = self.policy.draw(obs, self._noise(n))
+        return self.policy.value(critic, obs, draw, ent_coef)
+
+    def _absorbing_value(self, critic: Any) -> th.Tensor:
+        """Value of the absorbing state, one per critic, shape ``(C,)``."""
+        return critic.absorbing / (1 - self.gamma)
+
+    def _actor_step(self, batch: Batch, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
+        q = self.critic.q_values(batch.obs, draw.actions).amin(dim=0)
+        rows = slice(0, len(q))  # the absorbing state has no decision to learn
+        loss = objectives.actor_loss(q, draw.log_prob, ent_coef, RowWeights(*(w[rows] for w in batch.weights)))
+        self._step_actor(loss)
+        return loss.detach()
+
+    def _step_critic(self, loss: th.Tensor) -> None:
+        self.critic.optimizer.zero_grad()
+        loss.backward()
+        self.critic.optimizer.step()
+
+    def _step_actor(self, loss: th.Tensor) -> None:
+        """Step the actor alone: no gradient is computed for the critic that the loss passes through."""
+        parameters = self.actor.optimizer.param_groups[0]["params"]
+        for parameter, gradient in zip(parameters, th.autograd.grad(loss, parameters, allow_unused=True)):
+            parameter.grad = gradient
+        self.actor.optimizer.step()
+
+    def _ent_coef_step(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
+        assert self.log_ent_coef is not None and self.ent_coef_optimizer is not None
+        if draw is None:
+            with th.no_grad():
+                log_pi = th.log_softmax(self.critic(batch.obs).amin(dim=0) / ent_coef, dim=-1)
+                log_prob = (log_pi.exp() * log_pi).sum(dim=-1)
+        else:
+            log_prob = draw.log_prob
+        loss = objectives.ent_coef_loss(self.log_ent_coef, log_prob, self._target_entropy)
+        self.ent_coef_optimizer.zero_grad()
+        loss.backward()
+        self.ent_coef_optimizer.step()
+        self._sync_temperature()
+        return loss.detach()
+
+    def _bc_warmup(self) -> None:
+        """Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step."""
+        self.policy.set_training_mode(True)
+        if self.actor is not None:
+            update_learning_rate(self.actor.optimizer, self.lr_schedule(1))
+        for _ in range(self.bc_warmup_steps):
+            batch = self._to_batch(self._require_demonstrations().rows(self._demo_batch_size(), self._rng), 0)
+            self._step_policy(-self.policy.log_prob(batch.obs, batch.actions).mean())
+        self.critic_target.load_state_dict(self.critic.state_dict())
+
+    def _step_policy(self, loss: th.Tensor) -> None:
+        """Step what the policy is made of: the actor, or the critic whose softmax it is."""
+        if self.actor is not None:
+            self._step_actor(loss)
+        else:
+            self._step_critic(loss)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Batches
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _demo_batch_size(self) -> int:
+        return self.batch_size if self.demo_batch_size is None else self.demo_batch_size
+
+    def _sample_batch(self, batch_size: int) -> Batch:
+        replay = self.replay_buffer.rows(batch_size, self._rng)
+        expert = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
+        return self._to_batch(concatenate(replay, expert), batch_size)
+
+    def _to_batch(self, rows: RawRows, n_replay: int) -> Batch:
+        """Normalise rows with the current VecNormalize statistics and move them to the device."""
+        initial_obs = None
+        if self.value_mode == "initial" and n_replay > 0:
+            initial_obs = self._obs_tensor(self._initial_states(n_replay))
+        actions = th.as_tensor(rows.actions, device=self.device)
+        is_discrete = isinstance(self.action_space, spaces.Discrete)
+        not_terminated = th.as_tensor((~rows.terminated).astype(np.float32), device=self.device)
+        return Batch(
+            obs=self._obs_tensor(rows.obs),
+            actions=actions.long().squeeze(-1) if is_discrete else actions.float(),
+            next_obs=self._obs_tensor(rows.next_obs),
+            not_terminated=not_terminated,
+            weights=self._row_weights(rows, n_replay, not_terminated),
+            initial_obs=initial_obs,
+        )
+
+    def _obs_tensor(self, obs: Any) -> Any:
+        if self._vec_normalize_env is not None:
+            obs = self._vec_normalize_env.normalize_obs(obs)
+
+        def convert(array: np.ndarray) -> th.Tensor:
+            tensor = th.as_tensor(array, device=self.device)
+            return tensor.float() if tensor.dtype == th.float64 else tensor
+
+        return map_obs(convert, obs)
+
+    def _row_weights(self, rows: RawRows, n_replay: int, not_terminated: th.Tensor) -> RowWeights:
+        """
+        The expectations as weights: replay rows first, expert rows second, then one absorbing row for each of them,
+        which counts where the row terminated (as its row does) and is never shown to the actor.
+        """
+        n, n_expert = len(rows.terminated), len(rows.terminated) - n_replay
+        is_expert = np.arange(n) >= n_replay
+        everywhere = np.full(n, 1 / n)
+        expert = is_expert / max(n_expert, 1)
+        value, constraint, actor = everywhere, everywhere, everywhere
+        if self.objective == "paper" and n_replay > 0:
+            replay = ~is_expert / n_replay
+            # Expert rows are drawn with probability proportional to gamma^t already; replay rows are drawn uniformly
+            occupancy = np.where(is_expert, 0.0, self.gamma ** rows.step.astype(np.float64))
+            value = (expert + occupancy / occupancy.sum()) / 2
+            constraint, actor = replay, replay
+        weights = th.as_tensor(np.stack([expert, value, constraint, actor]).astype(np.float32), device=self.device)
+        if self.terminal_value == "absorbing":
+            weights = th.cat([weights, weights * (1 - not_terminated)], dim=1)
+        return RowWeights(*weights)
+
+    def _initial_states(self, n: int) -> Any:
+        """Raw initial states: online ones as soon as there are any, else the demonstrations' starts."""
+        if not self.offline and len(self.replay_buffer.initial_states) > 0:
+            return self.replay_buffer.initial_states.draw(n, self._rng)
+        return self._require_demonstrations().initial_states(n, self._rng)
+
+    def _noise(self, n: int) -> th.Tensor | None:
+        """Standard normal noise for n policy samples; None where the policy is exact."""
+        if self.actor is None:
+            return None
+        noise = self._rng.standard_normal((n, int(np.prod(self.action_space.shape))), dtype=np.float32)  # type: ignore[arg-type]
+        return th.as_tensor(noise, device=self.device)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Logging and warnings
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _row_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
+        n = len(rows.v) // 2 if self.terminal_value == "absorbing" else len(rows.v)
+        r, q = (rows.q - rows.y)[:, :n], rows.q[:, :n]
+        is_expert = weights.expert[:n] > 0
+        statistics: dict[str, th.Tensor] = {}
+        for name, mask in (("expert", is_expert), ("replay", ~is_expert)):
+            share = mask.float() / mask.sum().clamp(min=1)
+            mean = (share * r).sum(dim=1, keepdim=True)
+            statistics[f"implicit_reward_{name}"] = mean.mean()
+            statistics[f"implicit_reward_{name}_std"] = (share * (r - mean).square()).sum(dim=1).sqrt().mean()
+        statistics["q_mean"], statistics["q_abs_mean"] = q.mean(), q.abs().mean()
+        statistics["q_min"], statistics["q_max"] = q.min(), q.max()
+        if self.terminal_value == "absorbing":
+            statistics["absorbing_value"] = rows.v[-1]
+        return statistics
+
+    def _read_statistics(self) -> None:
+        """Record the means since the last read; stop on NaN, warn once when the critic runs away."""
+        means = self._statistics.read()
+        first, self._first_unread_update = self._first_unread_update, self._n_updates
+        if not means:
+            return
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if self.log_ent_coef is None and "critic_loss" in means:
+            self.logger.record("train/ent_coef", float(self.ent_coef))
+        for name, value in means.items():
+            self.logger.record(f"train/{name}", value)
+        if not all(math.isfinite(value) for value in means.values()):
+            bad = ", ".join(name for name, value in means.items() if not math.isfinite(value))
+            raise FloatingPointError(
+                f"NaN or infinite values were found in {bad} between updates {first + 1} and {self._n_updates}: "
+                f"check the observations for NaN, or {self.divergence_advice}."
+            )
+        if means.get("q_abs_mean", 0.0) > DIVERGENCE_FACTOR * self._largest_value():
+            self._warn_once(
+                "divergence",
+                f"The critic is diverging (mean |Q| is {means['q_abs_mean']:.3g} after {self._n_updates} updates): "
+                f"{self.divergence_advice}.",
+            )
+        self._record_evaluation()
+
+    def _largest_value(self) -> float:
+        """Largest |Q| that a reward of the method's usual size allows."""
+        return 1 / (1 - self.gamma) if self.gamma < 1 else 1000.0
+
+    def _record_evaluation(self) -> None:
+        """Quantities that are too dear for every update: expert log-likelihood and the value of initial states."""
+        if self._last_batch is None:
+            return
+        batch = self._last_batch
+        is_expert = batch.weights.expert[: len(batch.actions)] > 0
+        with th.no_grad():
+            obs = map_obs(lambda tensor: tensor[is_expert], batch.obs)
+            self.logger.record("train/expert_log_likelihood", self.policy.log_prob(obs, batch.actions[is_expert]).mean().item())
+            if not self.offline:
+                initial = self._obs_tensor(self._initial_states(64))
+                self.logger.record("train/initial_value", self._value(self.critic, initial, self._current_ent_coef()).mean().item())
+
+    def _log_demonstrations(self) -> None:
+        demos = self._require_demonstrations().demonstrations
+        self.logger.record("demonstrations/episodes", demos.n_episodes)
+        self.logger.record("demonstrations/transitions", len(demos))
+        if demos.episode_returns is not None:
+            self.logger.record("demonstrations/expert_return", float(np.mean(demos.episode_returns)))
+
+    def dump_logs(self) -> None:
+        """Write the log; called by SB3 at every log interval."""
+        self._read_statistics()
+        self._log_demonstrations()
+        # SB3 renamed the method in 2.6
+        getattr(super(), "dump_logs", getattr(super(), "_dump_logs", None))()
+
+    def _dump_logs(self) -> None:
+        self.dump_logs()
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, UserWarning, stacklevel=3)
+
+    def _warn_about_update_ratio(self) -> None:
+        assert self.env is not None
+        if self.env.num_envs > 1 and self.gradient_steps == 1:
+            self._warn_once(
+                "update ratio",
+                f"{self.env.num_envs} environments with gradient_steps=1 make one update per {self.env.num_envs} steps: "
+                "gradient_steps=-1 keeps one update per step.",
+            )
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # The learned reward
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def implicit_reward(
+        self,
+        obs: Any,
+        acts: np.ndarray,
+        next_obs: Any,
+        dones: np.ndarray,
+        n_samples: int = 16,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """
+        Reward that the critic implies, ``r_Q(s, a, s') = Q(s, a) - gamma V(s')`` (mean over critics).
+
+        :param obs: raw observations, shape ``(N, ...)``, or a dict of them
+        :param acts: actions in environment units, shape ``(N, ...)``
+        :param next_obs: raw next observations
+        :param dones: true terminations only, shape ``(N,)``
+        :param n_samples: policy samples per V(s') on Box, default 16
+        :param seed: seed of these samples, so that repeated calls agree
+        :return: rewards, float32, shape ``(N,)``
+        """
+        self.policy.set_training_mode(False)
+        rng = np.random.default_rng(seed)
+        acts = np.asarray(acts)
+        not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool), device=self.device).float()
+        ent_coef = self._current_ent_coef()
+        with th.no_grad():
+            obs_tensor, next_tensor = self._obs_tensor(obs), self._obs_tensor(next_obs)
+            if self.actor is None:
+                actions = th.as_tensor(acts.reshape(-1), device=self.device).long()
+                q = self.policy.q_and_value(obs_tensor, actions, None, ent_coef)[0]
+                next_v = self.policy.value(self.critic, next_tensor, None, ent_coef)
+            else:
+                scaled = self.policy.scale_action(acts).reshape(len(acts), -1).astype(np.float32)
+                q = self.critic.q_values(obs_tensor, th.as_tensor(scaled, device=self.device))
+                draws = []
+                for _ in range(n_samples):
+                    noise = th.as_tensor(rng.standard_normal(scaled.shape, dtype=np.float32), device=self.device)
+                    draw = self.policy.draw(next_tensor, noise)
+                    draws.append(self.policy.value(self.critic, next_tensor, draw, ent_coef))
+                next_v = th.stack(draws).mean(dim=0)
+            next_v = not_terminated * next_v
+            if self.terminal_value == "absorbing":
+                next_v = next_v + (1 - not_terminated) * self._absorbing_value(self.critic).amin()
+            return (q.mean(dim=0) - self.gamma * next_v).cpu().numpy()
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Saving
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls: type[SelfImitation], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any) -> SelfImitation:
+        """
+        Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called.
+
+        :param path: zip file
+        :param env: environment to continue learning in; prediction needs none
+        :param kwargs: arguments to change, such as ``demonstrations=``
+        """
+        if "demonstrations" in kwargs:
+            kwargs.setdefault("demonstrations_sha256", None)
+        model = super().load(path, env, *args, **kwargs)
+        model._sync_temperature()
+        if kwargs.get("demonstrations") is not None:
+            model._load_demonstrations()
+        return model
+
+    def _excluded_save_params(self) -> list[str]:
+        excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
+        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target"]
+        if not isinstance(self.demonstrations, (str, pathlib.Path)):
+            # Objects are data: a zip holds a path or a name, never demonstrations
+            excluded += ["demonstrations", "demonstrations_sha256"]
+        return super()._excluded_save_params() + excluded
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        state_dicts = ["policy", "critic.optimizer"]
+        if self.actor is not None:
+            state_dicts.append("actor.optimizer")
+        if self.ent_coef_optimizer is not None:
+            return [*state_dicts, "ent_coef_optimizer"], ["log_ent_coef"]
+        return state_dicts, []

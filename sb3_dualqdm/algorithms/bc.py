@@ -1,0 +1,100 @@
+"""Behavioural cloning, the supervised baseline, with the same networks, demonstrations, saving and callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from torch.nn import functional as F
+
+from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
+
+LOSSES = ("nll", "mse")
+
+
+class BC(ImitationAlgorithm):
+    """
+    Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
+
+    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and the temperature are unused
+    :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
+        the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
+    :param validation_fraction: share of the transitions held out, default 0.1 (at least one when not 0)
+    :param validation_interval: updates between two evaluations of the held-out loss, default 1000
+    :param early_stopping_patience: stop after this many evaluations without a new best held-out loss; None (default): never
+    :param kwargs: see :class:`ImitationAlgorithm`
+    """
+
+    offline = True
+    default_actor_learning_rate = None  # that is, learning_rate
+    divergence_advice = "lower learning_rate"
+
+    def __init__(
+        self,
+        *args: Any,
+        loss: str = "nll",
+        validation_fraction: float = 0.1,
+        validation_interval: int = 1000,
+        early_stopping_patience: int | None = None,
+        **kwargs: Any,
+    ):
+        self.loss = loss
+        self.validation_fraction = validation_fraction
+        self.validation_interval = validation_interval
+        self.early_stopping_patience = early_stopping_patience
+        self._best_validation_loss, self._evaluations_since_best = np.inf, 0
+        kwargs.setdefault("ent_coef", 1.0)  # the logits of a categorical are Q / alpha
+        super().__init__(*args, **kwargs)
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss is {self.loss!r} but must be one of {LOSSES}.")
+        if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):
+            raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction is {self.validation_fraction} but must be in [0, 1).")
+        if self.early_stopping_patience is not None and self.validation_fraction == 0:
+            raise ValueError("early_stopping_patience needs held-out transitions: set validation_fraction above 0.")
+
+    def _load_demonstrations(self) -> None:
+        super()._load_demonstrations()
+        assert self.demo_buffer is not None
+        order = np.random.default_rng(0 if self.seed is None else self.seed).permutation(len(self.demo_buffer))
+        n_held_out = int(np.ceil(self.validation_fraction * len(order))) if len(order) > 1 else 0
+        self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
+
+    def _sample_batch(self, batch_size: int) -> Batch:
+        rows = self._require_demonstrations().take(self._kept[self._rng.integers(len(self._kept), size=batch_size)])
+        return self._to_batch(rows, 0)
+
+    def _bc_loss(self, batch: Batch) -> th.Tensor:
+        if self.loss == "nll":
+            return -self.policy.log_prob(batch.obs, batch.actions).mean()
+        return F.mse_loss(th.tanh(self.actor.get_action_dist_params(batch.obs)[0]), batch.actions)
+
+    def _update(self, batch: Batch) -> None:
+        loss = self._bc_loss(batch)
+        self._step_policy(loss)
+        self._statistics.add({"bc_loss": loss.detach()})
+        self._last_batch = batch
+        if (self._n_updates + 1) % self.validation_interval == 0 and len(self._held_out) > 0:
+            self._evaluate_held_out()
+
+    def _evaluate_held_out(self) -> None:
+        self.policy.set_training_mode(False)
+        with th.no_grad():
+            loss = self._bc_loss(self._to_batch(self._require_demonstrations().take(self._held_out), 0)).item()
+        self.policy.set_training_mode(True)
+        self.logger.record("train/validation_loss", loss)
+        improved = loss < self._best_validation_loss
+        self._best_validation_loss = min(loss, self._best_validation_loss)
+        self._evaluations_since_best = 0 if improved else self._evaluations_since_best + 1
+
+    def _finished(self) -> bool:
+        return self.early_stopping_patience is not None and self._evaluations_since_best >= self.early_stopping_patience
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_held_out", "_kept"]

@@ -1,0 +1,34 @@
+"""Reg IQ-Learn: IQ-Learn as its authors run it, with the square of the implicit reward on expert and replay rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+
+from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.base import ImitationAlgorithm
+from sb3_dualqdm.objectives import Rows, RowWeights
+
+# Weight of the square: 1 / (4 * 0.5) in IQ-Learn's code, 1/4 in the paper.
+REGULARIZATION = {"reference": 0.5, "paper": 0.25}
+
+
+class RegIQLearn(ImitationAlgorithm):
+    """
+    Reg IQ-Learn (paper, app. comparison): IQ-Learn plus ``c E[r_Q^2]`` over expert and replay rows (paper: replay rows).
+
+    :param args: see :class:`ImitationAlgorithm`
+    :param regularization: weight c of the square; None (default): 0.5 for ``objective="reference"``, 0.25 for ``"paper"``
+    :param kwargs: see :class:`ImitationAlgorithm`
+    """
+
+    divergence_advice = "raise regularization or lower learning_rate"
+
+    def __init__(self, *args: Any, regularization: float | None = None, **kwargs: Any):
+        self.regularization = regularization
+        super().__init__(*args, **kwargs)
+
+    def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
+        coefficient = REGULARIZATION[self.objective] if self.regularization is None else self.regularization
+        return objectives.reg_iq_learn_loss(rows, weights, self.value_mode, self.gamma, coefficient)

@@ -1,0 +1,188 @@
+"""The methods' objectives as pure functions of tensors, one per equation; nothing here knows about SB3, buffers or networks.
+
+Shapes: ``C`` critics, ``M`` rows. ``r`` is the implicit reward ``r_Q(s, a) = Q(s, a) - gamma * V(s')``, shape ``(C, M)``.
+Every expectation is a weighted sum over rows, so that expert rows, replay rows and absorbing rows share one formula:
+a weight vector ``(M,)`` is zero outside the rows that an expectation is taken over.
+All critic objectives are *minimised*; the paper states them as maximisation problems.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch as th
+from torch.nn import functional as F
+
+DIVERGENCES = ("chi2", "tv", "hellinger", "kl", "js")
+VALUE_MODES = ("value", "value_expert", "v0", "v0_expert", "initial")
+
+
+class Rows(NamedTuple):
+    """
+    What the critic objectives see of a batch.
+
+    :param q: Q(s, a) of the batch's own actions, shape ``(C, M)``
+    :param v: soft value V(s), shape ``(M,)``; the minimum over critics is shared by all of them
+    :param y: discounted next value in the objective, ``gamma * V(s')``, shape ``(M,)``
+    :param y_target: discounted next value of the target network, no gradient, shape ``(M,)``; used by the constraint terms
+    :param initial_v: soft value at sampled initial states, shape ``(K,)``, or None when the value mode does not use it
+    """
+
+    q: th.Tensor
+    v: th.Tensor
+    y: th.Tensor
+    y_target: th.Tensor
+    initial_v: th.Tensor | None = None
+
+
+class RowWeights(NamedTuple):
+    """
+    The expectations of an objective as weights over the rows, each of shape ``(M,)``.
+
+    :param expert: demonstrations, E_{D^E}
+    :param value: rows that the soft value is pushed down on in the ``"value"`` and ``"v0"`` modes
+    :param constraint: rows that the Bellman constraints (or Reg IQ-Learn's square) are imposed on
+    :param actor: states that the actor is trained on
+    """
+
+    expert: th.Tensor
+    value: th.Tensor
+    constraint: th.Tensor
+    actor: th.Tensor
+
+
+def soft_value(q: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
+    """
+    Soft value of a discrete Q-function, ``alpha * log sum_a exp(Q(s, a) / alpha)`` (the paper's LSE with temperature).
+
+    :param q: shape ``(..., A)``
+    :param ent_coef: temperature alpha >= 0; at 0 the value is ``max_a Q(s, a)``
+    :return: shape ``(...)``
+    """
+    if isinstance(ent_coef, float) and ent_coef == 0.0:
+        return q.max(dim=-1).values
+    return ent_coef * th.logsumexp(q / ent_coef, dim=-1)
+
+
+def sampled_soft_value(q: th.Tensor, log_prob: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
+    """Soft value from a policy sample, ``Q(s, a) - alpha * log pi(a|s)`` (paper, below eq. policy_obj); same shape as ``q``."""
+    return q - ent_coef * log_prob
+
+
+def value_term(rows: Rows, weights: RowWeights, mode: str, gamma: float) -> th.Tensor:
+    """
+    The term that pushes the soft value down: ``(1 - gamma) E_rho[V]`` or a form of it.
+
+    ``initial``: ``(1 - gamma) E_{s1 ~ rho}[V(s1)]`` (paper, eq. iq_learn_infinite).
+    ``value`` / ``value_expert``: ``E[V(s) - gamma V(s')]`` over mixed / expert rows, equal to it by telescoping
+    under discounted occupancies. ``v0`` / ``v0_expert``: ``(1 - gamma) E[V(s)]`` over mixed / expert rows
+    (a heuristic of the reference code).
+
+    :return: scalar
+    """
+    if mode == "initial":
+        assert rows.initial_v is not None
+        return (1 - gamma) * rows.initial_v.mean()
+    weight = weights.expert if mode.endswith("_expert") else weights.value
+    if mode.startswith("value"):
+        return (weight * (rows.v - rows.y)).sum()
+    return (1 - gamma) * (weight * rows.v).sum()
+
+
+def expert_term(r: th.Tensor, weights: RowWeights, slope: th.Tensor | None = None) -> th.Tensor:
+    """
+    ``-E_{D^E}[phi'(r) r]``, whose gradient is that of ``-E_{D^E}[phi(r)]`` when the slope carries none.
+
+    :param slope: phi'(r) without gradient, shape ``(C, M)``; None for total variation, where phi(r) = r
+    :return: scalar, averaged over critics
+    """
+    gain = r if slope is None else slope * r
+    return -(weights.expert * gain).sum(dim=-1).mean()
+
+
+def bellman_penalty(r: th.Tensor, weights: RowWeights, bounds: tuple[float, float]) -> th.Tensor:
+    """
+    Squared hinge on violations of ``lo <= r <= hi`` (paper, penalty of eq. dual_q_dm_discrete and dual_q_dm_continuous).
+
+    :param bounds: ``(lo, hi)``
+    :return: scalar, averaged over critics
+    """
+    low, high = bounds
+    violation = F.relu(low - r).square() + F.relu(r - high).square()
+    return (weights.constraint * violation).sum(dim=-1).mean()
+
+
+def squared_reward(r: th.Tensor, weight: th.Tensor) -> th.Tensor:
+    """``E[r^2]``: the chi-square term on expert rows (IQ-Learn) or on the constraint rows (Reg IQ-Learn); scalar."""
+    return (weight * r.square()).sum(dim=-1).mean()
+
+
+def dual_qdm_loss(
+    rows: Rows, weights: RowWeights, mode: str, gamma: float, bounds: tuple[float, float], penalty: float
+) -> th.Tensor:
+    """Dual Q-DM: IQ-Learn (TV) plus ``beta`` times the Bellman-constraint penalty (paper, eq. dual_q_dm_discrete/continuous)."""
+    return iq_learn_loss(rows, weights, mode, gamma, "tv") + penalty * bellman_penalty(
+        rows.q - rows.y_target, weights, bounds
+    )
+
+
+def reg_iq_learn_loss(rows: Rows, weights: RowWeights, mode: str, gamma: float, coefficient: float) -> th.Tensor:
+    """Reg IQ-Learn: IQ-Learn (TV) plus the squared implicit reward on the constraint rows (paper, app. comparison)."""
+    return iq_learn_loss(rows, weights, mode, gamma, "tv") + coefficient * squared_reward(
+        rows.q - rows.y_target, weights.constraint
+    )
+
+
+def iq_learn_loss(
+    rows: Rows, weights: RowWeights, mode: str, gamma: float, divergence: str, coefficient: float = 0.5
+) -> th.Tensor:
+    """
+    IQ-Learn (paper, eq. iq_learn and iq_learn_infinite; other divergences: eq. 9 of the IQ-Learn paper).
+
+    :param divergence: one of ``DIVERGENCES``
+    :param coefficient: weight of the squared implicit reward on expert rows, used by ``"chi2"`` alone
+    """
+    r = rows.q - rows.y
+    slope = None
+    if divergence not in ("tv", "chi2"):
+        slope = divergence_slope(r, divergence)[0]
+    loss = expert_term(r, weights, slope) + value_term(rows, weights, mode, gamma)
+    if divergence == "chi2":
+        loss = loss + coefficient * squared_reward(r, weights.expert)
+    return loss
+
+
+# Lowest implicit reward at which each phi' is evaluated: Hellinger has a pole at -1, JS at -log 2, KL explodes below.
+SLOPE_FLOORS = {"hellinger": -0.9, "kl": -4.0, "js": -math.log(2) + 0.05}
+
+
+def divergence_slope(r: th.Tensor, divergence: str) -> tuple[th.Tensor, th.Tensor]:
+    """
+    phi'(r) without gradient, evaluated at ``max(r, floor)`` so that it stays inside phi's domain.
+
+    phi of Hellinger ``r / (1 + r)``, KL ``-exp(-r - 1)``, JS ``log(2 - exp(-r))``.
+
+    :return: slope and a mask of the clamped entries, both shaped like ``r``
+    """
+    floor = SLOPE_FLOORS[divergence]
+    r = r.detach()
+    clamped = r < floor
+    r = r.clamp(min=floor)
+    if divergence == "hellinger":
+        slope = (1 + r) ** -2
+    elif divergence == "kl":
+        slope = th.exp(-r - 1)
+    else:
+        slope = th.exp(-r) / (2 - th.exp(-r))
+    return slope, clamped
+
+
+def actor_loss(q: th.Tensor, log_prob: th.Tensor, ent_coef: th.Tensor | float, weights: RowWeights) -> th.Tensor:
+    """``E_s[alpha log pi(a|s) - Q(s, a)]`` with a reparameterised sample a (paper, eq. policy_obj); scalar."""
+    return (weights.actor * (ent_coef * log_prob - q)).sum()
+
+
+def ent_coef_loss(log_ent_coef: th.Tensor, log_prob: th.Tensor, target_entropy: float) -> th.Tensor:
+    """SAC's temperature loss: raises alpha while the policy's entropy is below the target; scalar."""
+    return -(log_ent_coef * (log_prob.detach().mean() + target_entropy)).mean()

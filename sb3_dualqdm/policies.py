@@ -1,0 +1,452 @@
+"""
+Policies: a squashed-Gaussian actor with a soft Q critic for Box actions, a soft Q critic alone for Discrete actions.
+
+Both offer the same few operations (``draw``, ``value``, ``q_and_value``, ``log_prob``), so that the training loop
+is written once. ``MlpPolicy``, ``CnnPolicy`` and ``MultiInputPolicy`` name the Box classes; ``policy_for`` gives the
+class that serves a space, since SB3 resolves the alias before the space is known.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
+from stable_baselines3.common.policies import BaseModel, BasePolicy, ContinuousCritic
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+    create_mlp,
+)
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.sac.policies import Actor, SACPolicy
+from torch import nn
+from torch.nn import functional as F
+
+from sb3_dualqdm.objectives import sampled_soft_value, soft_value
+
+NETWORK_STYLES = ("reference", "sb3")
+# Recorded actions are kept this far from the box's border in [-1, 1], where the density of a squashed Gaussian is not finite.
+ACTION_CLAMP = 1e-6
+
+
+class Draw(NamedTuple):
+    """Reparameterised policy sample: ``actions`` in [-1, 1], shape ``(N, |A|)``, and ``log_prob``, shape ``(N,)``."""
+
+    actions: th.Tensor
+    log_prob: th.Tensor
+
+    def detach(self) -> Draw:
+        return Draw(self.actions.detach(), self.log_prob.detach())
+
+
+def orthogonal_init(*modules: nn.Module) -> None:
+    """Orthogonal weights of gain 1 and zero biases in every linear layer, output layers included (the reference's choice)."""
+    for module in modules:
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+
+class ExactSquashedGaussian(SquashedDiagGaussianDistribution):
+    """SB3's squashed Gaussian with the exact log-determinant of tanh, ``2 (log 2 - u - softplus(-2u))``."""
+
+    def log_prob(self, actions: th.Tensor, gaussian_actions: th.Tensor | None = None) -> th.Tensor:
+        if gaussian_actions is None:
+            gaussian_actions = unsquash(actions)
+        gaussian = self.distribution.log_prob(gaussian_actions).sum(dim=1)
+        return gaussian - log_det_tanh(gaussian_actions)
+
+
+def log_det_tanh(u: th.Tensor) -> th.Tensor:
+    """``sum_i log(1 - tanh(u_i)^2)`` over the last dimension, exact for every finite u."""
+    return (2 * (math.log(2) - u - F.softplus(-2 * u))).sum(dim=-1)
+
+
+def unsquash(actions: th.Tensor) -> th.Tensor:
+    """Inverse tanh of actions in [-1, 1], clamped ``ACTION_CLAMP`` inside the border."""
+    return th.atanh(actions.clamp(-1 + ACTION_CLAMP, 1 - ACTION_CLAMP))
+
+
+class SquashedGaussianActor(Actor):
+    """
+    SAC's actor, by default in the reference's parameterisation: orthogonal init, a smooth map of the log standard deviation
+    to [-5, 2] and the exact tanh log-determinant.
+
+    :param network_style: ``"reference"``, or ``"sb3"`` for SB3's own init, clamp to [-20, 2] and log-determinant
+    """
+
+    def __init__(self, *args: Any, network_style: str = "reference", **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.network_style = network_style
+        if network_style == "reference":
+            self.action_dist = ExactSquashedGaussian(self.mu.out_features)
+            orthogonal_init(self.latent_pi, self.mu, self.log_std)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "network_style": self.network_style}
+
+    def get_action_dist_params(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor, dict[str, th.Tensor]]:
+        if self.network_style == "sb3":
+            return super().get_action_dist_params(obs)
+        latent_pi = self.latent_pi(self.extract_features(obs, self.features_extractor))
+        log_std = -5 + 3.5 * (th.tanh(self.log_std(latent_pi)) + 1)
+        return self.mu(latent_pi), log_std, {}
+
+    def draw(self, obs: PyTorchObs, noise: th.Tensor) -> Draw:
+        """
+        Reparameterised sample.
+
+        :param noise: standard normal, shape ``(N, |A|)``
+        """
+        mean, log_std, _ = self.get_action_dist_params(obs)
+        u = mean + log_std.exp() * noise
+        actions = th.tanh(u)
+        gaussian = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+        if self.network_style == "sb3":
+            log_det = th.log(1 - actions.square() + self.action_dist.epsilon).sum(dim=-1)
+        else:
+            log_det = log_det_tanh(u)
+        return Draw(actions, gaussian - log_det)
+
+    def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+        """Log-likelihood of actions in [-1, 1], shape ``(N,)``; actions at the border are clamped (``ACTION_CLAMP``)."""
+        mean, log_std, _ = self.get_action_dist_params(obs)
+        self.action_dist.proba_distribution(mean, log_std)
+        u = unsquash(actions)
+        return self.action_dist.log_prob(th.tanh(u), u)
+
+
+class _SoftQMixin:
+    """What continuous and discrete critics share: the absorbing state's value, the bounded head and the init."""
+
+    def _setup_soft_q(self: Any, network_style: str, q_range: tuple[float, float] | None) -> None:
+        self.network_style = network_style
+        self.q_range = q_range
+        # Value of the absorbing state that terminated transitions lead to, one per critic, in units of 1 / (1 - gamma)
+        self.absorbing = nn.Parameter(th.zeros(self.n_critics))
+        if network_style == "reference":
+            orthogonal_init(*self.q_networks)
+
+    def _bounded(self: Any, q: th.Tensor) -> th.Tensor:
+        """Smooth head onto the Q-class ``[low, high]``; the identity where no range is set."""
+        if self.q_range is None:
+            return q
+        low, high = self.q_range
+        half = (high - low) / 2
+        return low + half + half * th.tanh(q / half)
+
+
+class ContinuousSoftQ(_SoftQMixin, ContinuousCritic):
+    """
+    Q(s, a) for Box actions: SB3's ``ContinuousCritic`` with the values stacked.
+
+    :param network_style: see :class:`SquashedGaussianActor`
+    :param q_range: bounds of the Q-class (the paper's [0, C]), enforced by a tanh head; None: unbounded
+    """
+
+    def __init__(
+        self, *args: Any, network_style: str = "reference", q_range: tuple[float, float] | None = None, **kwargs: Any
+    ):
+        super().__init__(*args, **kwargs)
+        self._setup_soft_q(network_style, q_range)
+
+    def q_values(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+        """Q of every critic, shape ``(C, N)``; actions in [-1, 1]."""
+        return self._bounded(th.stack(self.forward(obs, actions)).squeeze(-1))
+
+
+class DiscreteSoftQ(_SoftQMixin, BaseModel):
+    """
+    Q(s, .) for Discrete actions, shape ``(C, N, |A|)``; parameters as in :class:`ContinuousSoftQ`.
+    """
+
+    action_space: spaces.Discrete
+    features_extractor: BaseFeaturesExtractor
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        net_arch: list[int],
+        features_extractor: BaseFeaturesExtractor,
+        features_dim: int,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        normalize_images: bool = True,
+        n_critics: int = 1,
+        network_style: str = "reference",
+        q_range: tuple[float, float] | None = None,
+    ):
+        super().__init__(
+            observation_space, action_space, features_extractor=features_extractor, normalize_images=normalize_images
+        )
+        self.n_critics = n_critics
+        self.q_networks: list[nn.Module] = []
+        for index in range(n_critics):
+            q_net = nn.Sequential(*create_mlp(features_dim, int(action_space.n), net_arch, activation_fn))
+            self.add_module(f"qf{index}", q_net)
+            self.q_networks.append(q_net)
+        self._setup_soft_q(network_style, q_range)
+
+    def forward(self, obs: PyTorchObs) -> th.Tensor:
+        features = self.extract_features(obs, self.features_extractor)
+        return self._bounded(th.stack([q_net(features) for q_net in self.q_networks]))
+
+
+def _check_style(network_style: str) -> None:
+    if network_style not in NETWORK_STYLES:
+        raise ValueError(f"network_style is {network_style!r} but must be one of {NETWORK_STYLES}: set it in policy_kwargs.")
+
+
+class SoftActorCriticPolicy(SACPolicy):
+    """
+    Actor and soft Q critics for Box actions. Parameters are SAC's; see :class:`stable_baselines3.sac.policies.SACPolicy`.
+
+    :param n_critics: number of critics, default 1 as in the reference; V uses their minimum
+    :param network_style: ``"reference"`` (default) or ``"sb3"``, see :class:`SquashedGaussianActor`
+    :param q_range: bounds of the Q-class, see :class:`ContinuousSoftQ`; default None
+    """
+
+    actor: SquashedGaussianActor
+    critic: ContinuousSoftQ
+    critic_target: ContinuousSoftQ
+
+    def __init__(
+        self,
+        *args: Any,
+        n_critics: int = 1,
+        network_style: str = "reference",
+        q_range: tuple[float, float] | None = None,
+        **kwargs: Any,
+    ):
+        _check_style(network_style)
+        self._style = {"network_style": network_style}
+        self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
+        super().__init__(*args, n_critics=n_critics, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), **self._critic_style}
+
+    def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> SquashedGaussianActor:
+        kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
+        return SquashedGaussianActor(**kwargs, **self._style).to(self.device)
+
+    def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousSoftQ:
+        kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
+        return ContinuousSoftQ(**kwargs, **self._critic_style).to(self.device)
+
+    # The operations that the training loop uses
+
+    def draw(self, obs: PyTorchObs, noise: th.Tensor) -> Draw:
+        """Policy sample for every state of ``obs``; ``noise`` is standard normal of shape ``(N, |A|)``."""
+        return self.actor.draw(obs, noise)
+
+    def value(self, critic: ContinuousSoftQ, obs: PyTorchObs, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Soft value V(s), shape ``(N,)``, one sample per state; the policy is a constant in it."""
+        actions, log_prob = draw.detach()
+        return sampled_soft_value(critic.q_values(obs, actions).amin(dim=0), log_prob, ent_coef)
+
+    def q_and_value(
+        self, obs: PyTorchObs, actions: th.Tensor, draw: Draw, ent_coef: th.Tensor | float
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Online Q(s, a), shape ``(C, N)``, and V(s), shape ``(N,)``, by one pass through the critics."""
+        policy_actions, log_prob = draw.detach()
+        twice = map_obs(lambda tensor: th.cat([tensor, tensor]), obs)
+        q, policy_q = self.critic.q_values(twice, th.cat([actions, policy_actions])).chunk(2, dim=1)
+        return q, sampled_soft_value(policy_q.amin(dim=0), log_prob, ent_coef)
+
+    def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+        """Log-likelihood of recorded actions, shape ``(N,)``."""
+        return self.actor.log_prob(obs, actions)
+
+
+class SoftQPolicy(BasePolicy):
+    """
+    Softmax policy of a soft Q-function for Discrete actions: ``pi(a|s) = softmax(Q(s, .) / alpha)`` (paper, eq. softmax_pi).
+
+    ``predict(..., deterministic=True)`` takes the action of highest Q, otherwise it samples.
+    Parameters as in :class:`SoftActorCriticPolicy`, without those of the actor.
+    """
+
+    critic: DiscreteSoftQ
+    critic_target: DiscreteSoftQ
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        n_critics: int = 1,
+        network_style: str = "reference",
+        q_range: tuple[float, float] | None = None,
+    ):
+        _check_style(network_style)
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class,
+            features_extractor_kwargs,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
+            normalize_images=normalize_images,
+        )
+        if net_arch is None:
+            net_arch = [256, 256]
+        self.net_arch = net_arch["qf"] if isinstance(net_arch, dict) else net_arch
+        self.activation_fn = activation_fn
+        self.critic_kwargs: dict[str, Any] = {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "net_arch": self.net_arch,
+            "activation_fn": activation_fn,
+            "normalize_images": normalize_images,
+            "n_critics": n_critics,
+            "network_style": network_style,
+            "q_range": q_range,
+        }
+        # The temperature alpha of the softmax, kept with the weights so that a policy saved alone samples as trained
+        self.register_buffer("temperature", th.ones(()))
+        self.critic, self.critic_target = self.make_critic(), self.make_critic()
+        self.critic_target.load_state_dict(self.critic.state_dict())
+        self.critic.optimizer = self.optimizer_class(
+            self.critic.parameters(),
+            lr=lr_schedule(1),  # type: ignore[call-arg]
+            **self.optimizer_kwargs,
+        )
+        self.critic_target.set_training_mode(False)
+
+    def make_critic(self) -> DiscreteSoftQ:
+        return DiscreteSoftQ(**self._update_features_extractor(self.critic_kwargs)).to(self.device)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._get_constructor_parameters(),
+            **{k: v for k, v in self.critic_kwargs.items() if k not in ("observation_space", "action_space")},
+            "lr_schedule": self._dummy_schedule,
+            "optimizer_class": self.optimizer_class,
+            "optimizer_kwargs": self.optimizer_kwargs,
+            "features_extractor_class": self.features_extractor_class,
+            "features_extractor_kwargs": self.features_extractor_kwargs,
+        }
+
+    def set_training_mode(self, mode: bool) -> None:
+        self.critic.set_training_mode(mode)
+        self.training = mode
+
+    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> th.Tensor:
+        return self._predict(obs, deterministic)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> th.Tensor:
+        q = self.critic(observation).amin(dim=0)
+        if deterministic:
+            return q.argmax(dim=-1)
+        # At temperature 0 the softmax is the greedy policy
+        return th.distributions.Categorical(logits=q / self.temperature.clamp(min=1e-8)).sample()
+
+    # The operations that the training loop uses; nothing is sampled, the soft value is exact
+
+    def draw(self, obs: PyTorchObs, noise: th.Tensor | None) -> None:
+        return None
+
+    def value(self, critic: DiscreteSoftQ, obs: PyTorchObs, draw: None, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Exact soft value V(s), shape ``(N,)``."""
+        return soft_value(critic(obs).amin(dim=0), ent_coef)
+
+    def q_and_value(
+        self, obs: PyTorchObs, actions: th.Tensor, draw: None, ent_coef: th.Tensor | float
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Online Q(s, a), shape ``(C, N)``, and V(s), shape ``(N,)``, by one pass through the critics."""
+        q = self.critic(obs)
+        index = actions.expand(len(q), -1).unsqueeze(-1)
+        return q.gather(-1, index).squeeze(-1), soft_value(q.amin(dim=0), ent_coef)
+
+    def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+        """Log-likelihood of recorded actions, shape ``(N,)``."""
+        log_probs = F.log_softmax(self.critic(obs).amin(dim=0) / self.temperature.clamp(min=1e-8), dim=-1)
+        return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+class MlpPolicy(SoftActorCriticPolicy):
+    """Box actions, flat observations."""
+
+
+class CnnPolicy(SoftActorCriticPolicy):
+    """Box actions, image observations (``NatureCNN``)."""
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class MultiInputPolicy(SoftActorCriticPolicy):
+    """Box actions, Dict observations (``CombinedExtractor``)."""
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class DiscreteMlpPolicy(SoftQPolicy):
+    """Discrete actions, flat observations."""
+
+
+class DiscreteCnnPolicy(SoftQPolicy):
+    """Discrete actions, image observations (``NatureCNN``)."""
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class DiscreteMultiInputPolicy(SoftQPolicy):
+    """Discrete actions, Dict observations (``CombinedExtractor``)."""
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+POLICY_ALIASES: dict[str, type[BasePolicy]] = {
+    "MlpPolicy": MlpPolicy,
+    "CnnPolicy": CnnPolicy,
+    "MultiInputPolicy": MultiInputPolicy,
+}
+_DISCRETE: dict[type[BasePolicy], type[BasePolicy]] = {
+    MlpPolicy: DiscreteMlpPolicy,
+    CnnPolicy: DiscreteCnnPolicy,
+    MultiInputPolicy: DiscreteMultiInputPolicy,
+}
+
+
+def policy_for(policy_class: type[BasePolicy], action_space: spaces.Space) -> type[BasePolicy]:
+    """
+    The class that serves an action space: ours are exchanged for their counterpart, a user's own class must fit already.
+
+    :param policy_class: class that an alias or the user named
+    :raises TypeError: when the class cannot serve the space
+    """
+    needed: type[BasePolicy] = SoftQPolicy if isinstance(action_space, spaces.Discrete) else SoftActorCriticPolicy
+    if issubclass(policy_class, needed):
+        return policy_class
+    counterparts = {**_DISCRETE, **{discrete: box for box, discrete in _DISCRETE.items()}}
+    if policy_class in counterparts:
+        return counterparts[policy_class]
+    raise TypeError(
+        f"The policy class {policy_class.__name__} cannot serve {type(action_space).__name__} actions: "
+        f"use 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy' or a subclass of {needed.__name__}."
+    )
+
+
+def map_obs(function: Any, obs: Any) -> Any:
+    """Apply a function to an observation, or to every entry of a dict observation."""
+    if isinstance(obs, dict):
+        return {key: function(value) for key, value in obs.items()}
+    return function(obs)
