@@ -135,10 +135,9 @@ class TabularDemos:
         else:
             ended = self.step == mdp.horizon - 1
             following = np.where(ended, -1, (self.step + 1) * mdp.n_states + self.next_states)
-        keys = np.stack([pair, following], axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        total = np.bincount(inverse.ravel(), weights=weight)
-        return TransitionTable(unique[:, 0], unique[:, 1], total)
+        n_following = int(np.prod(mdp.shape[:-1])) + 1  # one more for "nothing follows"
+        keys, inverse = np.unique(pair * n_following + following + 1, return_inverse=True)
+        return TransitionTable(keys // n_following, keys % n_following - 1, np.bincount(inverse, weights=weight))
 
 
 @dataclass(frozen=True, eq=False)

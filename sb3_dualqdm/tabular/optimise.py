@@ -49,7 +49,7 @@ def maximise_on_box(
     upper: Bound = np.inf,
     tolerance: float = 1e-9,
     max_iterations: int = 5000,
-    memory: int = 30,
+    memory: int = 15,
 ) -> BoxResult:
     """
     Projected L-BFGS: a quasi-Newton step in the coordinates that are free to move, then a search along the projected path.
@@ -60,7 +60,7 @@ def maximise_on_box(
     :param upper: upper bounds, broadcastable to start, default none
     :param tolerance: stop when the gap falls to this, see :class:`BoxResult`, default 1e-9
     :param max_iterations: default 5000
-    :param memory: stored curvature pairs, default 30
+    :param memory: stored curvature pairs, default 15
     """
     shape = np.shape(start)
     low = np.broadcast_to(np.asarray(lower, dtype=float), shape).ravel()
@@ -80,7 +80,7 @@ def maximise_on_box(
     best = (x, value, measure(x, slope))
     iterations, stalled = 0, 0
     while best[2] > tolerance and iterations < max_iterations:
-        free = ~(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)))
+        free = ~(((x <= low) & (slope >= 0)) | ((x >= high) & (slope <= 0)))
         direction = -_inverse_hessian_times(np.where(free, slope, 0.0), pairs, free)
         if not pairs:
             direction /= max(1.0, float(np.abs(direction).max()))
@@ -116,15 +116,16 @@ def maximise_on_box(
 
 def _inverse_hessian_times(vector: np.ndarray, pairs: deque, free: np.ndarray) -> np.ndarray:
     """The L-BFGS two-loop recursion restricted to the free coordinates."""
+    index = np.flatnonzero(free)
+    out = vector[index]
     usable = []
     for change, bend in pairs:
-        c, b = change * free, bend * free
+        c, b = change[index], bend[index]
         product = float(c @ b)
-        if product > 1e-14 * float(b @ b) and product > 0:
+        if product > 0 and product > 1e-14 * float(b @ b):
             usable.append((c, b, 1.0 / product))
     if not usable:
         return vector.copy()
-    out = vector.copy()
     coefficients = []
     for c, b, rho in reversed(usable):
         coefficient = rho * float(c @ out)
@@ -134,4 +135,6 @@ def _inverse_hessian_times(vector: np.ndarray, pairs: deque, free: np.ndarray) -
     out *= 1.0 / (rho * float(b @ b))
     for (c, b, rho), coefficient in zip(usable, reversed(coefficients)):
         out += (coefficient - rho * float(b @ out)) * c
-    return out
+    result = np.zeros_like(vector)
+    result[index] = out
+    return result
