@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import dataclasses
 import importlib.metadata
 import platform
 import shlex
@@ -42,9 +43,7 @@ def constant_expert(env_id: str, action: int, n_episodes: int) -> demonstrations
 
 
 def shuffled_actions(demos: demonstrations.Demonstrations) -> demonstrations.Demonstrations:
-    """Demonstrations whose actions are randomly permuted over their transitions, so that states carry no information on them."""
-    import dataclasses
-
+    """Demonstrations whose actions are randomly permuted over their transitions, so that states say nothing of them."""
     order = np.random.default_rng(0).permutation(len(demos))
     return dataclasses.replace(demos, actions=demos.actions[order], spec=None, sha256=None)
 

@@ -132,11 +132,13 @@ class DemonstrationBuffer:
 
     :param demonstrations: validated for the spaces below
     :param policy: scales Box actions from environment units to [-1, 1]
-    :param row_discount: gamma for drawing rows with probability proportional to ``gamma^t``, t the step in the original episode
-        (the discounted occupancy of the telescoping identity); 1 (default) draws uniformly
+    :param row_discount: gamma for drawing rows with probability proportional to ``gamma^t``, t the step in the original
+        episode (the discounted occupancy of the telescoping identity); 1 (default) draws uniformly
     """
 
-    def __init__(self, demonstrations: Demonstrations, policy: Any, observation_space: spaces.Space, row_discount: float = 1.0):
+    def __init__(
+        self, demonstrations: Demonstrations, policy: Any, observation_space: spaces.Space, row_discount: float = 1.0
+    ):
         self.demonstrations = demonstrations
         discrete_obs = isinstance(observation_space, spaces.Discrete)
         self.obs = _map(lambda array: array.reshape(-1, 1) if discrete_obs else array, demonstrations.obs)

@@ -66,7 +66,7 @@ def soft_value(q: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
 
 
 def sampled_soft_value(q: th.Tensor, log_prob: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
-    """Soft value from a policy sample, ``Q(s, a) - alpha * log pi(a|s)`` (paper, below eq. policy_obj); same shape as ``q``."""
+    """Soft value from a policy sample, ``Q(s, a) - alpha * log pi(a|s)`` (paper, below eq. policy_obj); shape of ``q``."""
     return q - ent_coef * log_prob
 
 
@@ -121,10 +121,8 @@ def squared_reward(r: th.Tensor, weight: th.Tensor) -> th.Tensor:
 def dual_qdm_loss(
     rows: Rows, weights: RowWeights, mode: str, gamma: float, bounds: tuple[float, float], penalty: float
 ) -> th.Tensor:
-    """Dual Q-DM: IQ-Learn (TV) plus ``beta`` times the Bellman-constraint penalty (paper, eq. dual_q_dm_discrete/continuous)."""
-    return iq_learn_loss(rows, weights, mode, gamma, "tv") + penalty * bellman_penalty(
-        rows.q - rows.y_target, weights, bounds
-    )
+    """Dual Q-DM: IQ-Learn (TV) plus ``beta`` times the penalty (paper, eq. dual_q_dm_discrete and dual_q_dm_continuous)."""
+    return iq_learn_loss(rows, weights, mode, gamma, "tv") + penalty * bellman_penalty(rows.q - rows.y_target, weights, bounds)
 
 
 def reg_iq_learn_loss(rows: Rows, weights: RowWeights, mode: str, gamma: float, coefficient: float) -> th.Tensor:

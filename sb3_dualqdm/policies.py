@@ -15,6 +15,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
 from stable_baselines3.common.policies import BaseModel, BasePolicy, ContinuousCritic
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -81,11 +82,13 @@ class SquashedGaussianActor(Actor):
     :param network_style: ``"reference"``, or ``"sb3"`` for SB3's own init, clamp to [-20, 2] and log-determinant
     """
 
+    log_std: Any
+
     def __init__(self, *args: Any, network_style: str = "reference", **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.network_style = network_style
         if network_style == "reference":
-            self.action_dist = ExactSquashedGaussian(self.mu.out_features)
+            self.action_dist: Any = ExactSquashedGaussian(get_action_dim(self.action_space))
             orthogonal_init(self.latent_pi, self.mu, self.log_std)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -156,7 +159,7 @@ class ContinuousSoftQ(_SoftQMixin, ContinuousCritic):
         super().__init__(*args, **kwargs)
         self._setup_soft_q(network_style, q_range)
 
-    def q_values(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+    def q_values(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Q of every critic, shape ``(C, N)``; actions in [-1, 1]."""
         return self._bounded(th.stack(self.forward(obs, actions)).squeeze(-1))
 
@@ -227,7 +230,7 @@ class SoftActorCriticPolicy(SACPolicy):
         _check_style(network_style)
         self._style = {"network_style": network_style}
         self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
-        super().__init__(*args, n_critics=n_critics, **kwargs)
+        super().__init__(*args, **{"n_critics": n_critics, **kwargs})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self._critic_style}
@@ -275,6 +278,7 @@ class SoftQPolicy(BasePolicy):
 
     critic: DiscreteSoftQ
     critic_target: DiscreteSoftQ
+    temperature: th.Tensor
 
     def __init__(
         self,
@@ -385,15 +389,15 @@ class MlpPolicy(SoftActorCriticPolicy):
 class CnnPolicy(SoftActorCriticPolicy):
     """Box actions, image observations (``NatureCNN``)."""
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"features_extractor_class": NatureCNN, **kwargs})
 
 
 class MultiInputPolicy(SoftActorCriticPolicy):
     """Box actions, Dict observations (``CombinedExtractor``)."""
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"features_extractor_class": CombinedExtractor, **kwargs})
 
 
 class DiscreteMlpPolicy(SoftQPolicy):
@@ -403,15 +407,15 @@ class DiscreteMlpPolicy(SoftQPolicy):
 class DiscreteCnnPolicy(SoftQPolicy):
     """Discrete actions, image observations (``NatureCNN``)."""
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"features_extractor_class": NatureCNN, **kwargs})
 
 
 class DiscreteMultiInputPolicy(SoftQPolicy):
     """Discrete actions, Dict observations (``CombinedExtractor``)."""
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"features_extractor_class": CombinedExtractor, **kwargs})
 
 
 POLICY_ALIASES: dict[str, type[BasePolicy]] = {

@@ -112,7 +112,8 @@ def test_soft_value_by_hand():
     assert objectives.soft_value(q, 1.0).item() == pytest.approx(math.log(4.0), rel=1e-6)
     assert objectives.soft_value(q, 0.0).item() == pytest.approx(math.log(3.0), rel=1e-6)
     # the worked example: Q(s2, .) = alpha (log(e^10 + 1), log 2) at alpha = 0.1 follows from rewards (1, 0) and (0, 0)
-    assert objectives.soft_value(th.tensor([1.0, 0.0]), 0.1).item() == pytest.approx(0.1 * math.log(math.exp(10) + 1), rel=1e-6)
+    value = objectives.soft_value(th.tensor([1.0, 0.0]), 0.1).item()
+    assert value == pytest.approx(0.1 * math.log(math.exp(10) + 1), rel=1e-6)
     # a tiny temperature must not overflow
     assert objectives.soft_value(th.tensor([500.0, 499.0]), 1e-3).item() == pytest.approx(500.0)
 

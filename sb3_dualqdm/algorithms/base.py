@@ -36,7 +36,7 @@ from sb3_dualqdm.buffers import (
     RawRows,
     concatenate,
 )
-from sb3_dualqdm.demonstrations import Demonstrations, load_demonstrations
+from sb3_dualqdm.demonstrations import load_demonstrations
 from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
 from sb3_dualqdm.policies import POLICY_ALIASES, Draw, map_obs, policy_for
 
@@ -118,8 +118,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
         actor sees all states; ``"paper"``: gradient through V(s') in the objective, target network only in the constraint
         terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step
-    :param terminal_value: ``"absorbing"`` (default): a terminated transition leads to an absorbing state whose value is learned
-        by the same objective; ``"zero"``: it is worth 0 (as in the reference code), so that episode length leaks into the policy
+    :param terminal_value: ``"absorbing"`` (default): a terminated transition leads to an absorbing state whose value is
+        learned by the same objective; ``"zero"``: it is worth 0 (as in the reference code), so that episode length leaks
+        into the policy
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
@@ -128,6 +129,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
     policy: Any  # SoftActorCriticPolicy or SoftQPolicy
+    _replay_buffer: Any
     default_actor_learning_rate: ClassVar[float | None] = 3e-5
     # What a user can do about a diverging critic
     divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
@@ -374,8 +376,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _setup_ent_coef(self) -> None:
         is_discrete = isinstance(self.action_space, spaces.Discrete)
         if self.target_entropy == "auto":
-            entropy = 0.1 * math.log(int(self.action_space.n)) if is_discrete else -float(np.prod(self.action_space.shape))
-            self._target_entropy = entropy
+            space: Any = self.action_space
+            self._target_entropy = 0.1 * math.log(int(space.n)) if is_discrete else -float(np.prod(space.shape))
         else:
             self._target_entropy = float(self.target_entropy)
         if isinstance(self.ent_coef, str):
@@ -449,8 +451,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.demo_buffer is None:
             if self.demonstrations is None:
                 raise ValueError(
-                    f"{type(self).__name__} has no demonstrations to learn from: pass demonstrations= (trajectories, a path or "
-                    "'builtin:<env id>') to the constructor, to load() or to set_demonstrations(); with rl_zoo3, "
+                    f"{type(self).__name__} has no demonstrations to learn from: pass demonstrations= (trajectories, a "
+                    "path or 'builtin:<env id>') to the constructor, to load() or to set_demonstrations(); with rl_zoo3, "
                     "-params demonstrations:\"'PATH'\"."
                 )
             self._load_demonstrations()
@@ -484,7 +486,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         self._require_demonstrations()
         run = self._learn_offline if self.offline else super().learn
-        run(int(total_timesteps), callback, log_interval, tb_log_name or type(self).__name__, reset_num_timesteps, progress_bar)
+        tb_log_name = tb_log_name or type(self).__name__
+        run(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         self._read_statistics()
         return self
 
@@ -600,7 +603,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         loss = self.critic_loss(rows, batch.weights)
         self._step_critic(loss)
 
-        statistics = {"critic_loss": loss.detach()}
+        statistics: dict[str, Any] = {"critic_loss": loss.detach()}
         if draw is not None:
             statistics["actor_loss"] = self._actor_step(batch, draw, ent_coef)
         if self.log_ent_coef is not None:
@@ -842,10 +845,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         is_expert = batch.weights.expert[: len(batch.actions)] > 0
         with th.no_grad():
             obs = map_obs(lambda tensor: tensor[is_expert], batch.obs)
-            self.logger.record("train/expert_log_likelihood", self.policy.log_prob(obs, batch.actions[is_expert]).mean().item())
+            log_likelihood = self.policy.log_prob(obs, batch.actions[is_expert]).mean()
+            self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
                 initial = self._obs_tensor(self._initial_states(64))
-                self.logger.record("train/initial_value", self._value(self.critic, initial, self._current_ent_coef()).mean().item())
+                value = self._value(self.critic, initial, self._current_ent_coef()).mean()
+                self.logger.record("train/initial_value", value.item())
 
     def _log_demonstrations(self) -> None:
         demos = self._require_demonstrations().demonstrations
@@ -859,7 +864,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._read_statistics()
         self._log_demonstrations()
         # SB3 renamed the method in 2.6
-        getattr(super(), "dump_logs", getattr(super(), "_dump_logs", None))()
+        getattr(super(), "dump_logs" if hasattr(OffPolicyAlgorithm, "dump_logs") else "_dump_logs")()
 
     def _dump_logs(self) -> None:
         self.dump_logs()

@@ -45,15 +45,13 @@ class DualQDM(ImitationAlgorithm):
         if isinstance(bounds, (int, float)):
             bounds = (-float(bounds), float(bounds))
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
-            raise ValueError(f"bellman_bounds is {self.bellman_bounds} but (lo, hi) with lo <= hi is needed, or b for (-b, b).")
+            raise ValueError(f"bellman_bounds is {self.bellman_bounds} but (lo, hi), lo <= hi, is needed, or b for (-b, b).")
         if self.bellman_penalty < 0:
             raise ValueError(f"bellman_penalty is {self.bellman_penalty} but a weight of at least 0 is needed.")
         self._bounds = (float(bounds[0]), float(bounds[1]))
 
     def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
-        return objectives.dual_qdm_loss(
-            rows, weights, self.value_mode, self.gamma, self._bounds, self.bellman_penalty
-        )
+        return objectives.dual_qdm_loss(rows, weights, self.value_mode, self.gamma, self._bounds, self.bellman_penalty)
 
     def extra_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
         r = rows.q - rows.y_target
