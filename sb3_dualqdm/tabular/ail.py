@@ -36,10 +36,10 @@ def solve_ail(
     """
     AIL, min over policies and max over rewards in [0, 1] of <d_E - d, r> - alpha * entropy(d), by alternating proximal steps.
 
-    The reward moves along 1 - d / d_E (d extrapolated from the last two policies) and is clipped to [0, 1]. The policy answers with an
-    RL step that stays close to the last policy in KL: soft planning at temperature alpha + 1/policy_step with the reward
-    r + log(policy) / policy_step. Steps that fail are halved and taken again from the best point. Nothing of the dual methods is used;
-    the loss of the policy and the soft value of the reward bound the optimum from both sides.
+    The reward moves along 1 - d / d_E (d extrapolated from the last two policies) and is clipped to [0, 1]. The policy
+    answers with an RL step that stays close to the last policy in KL: soft planning at temperature alpha + 1/policy_step
+    with the reward r + log(policy) / policy_step. Steps that fail are halved and taken again from the best point. Nothing of
+    the dual methods is used; the loss of the policy and the soft value of the reward bound the optimum from both sides.
 
     :param mdp: the MDP
     :param demos: the demonstrations
@@ -49,8 +49,8 @@ def solve_ail(
     :param policy_step: step of the policy, default 1
     :param reward_step: first step of the reward, default 1
     :param check_every: iterations between two evaluations of the gap, default 20
-    :return: the policy with the smallest loss met and the reward with the best bound; ``objective`` is the loss, ``gap`` the distance
-        between the two bounds; q and v are soft values of the reward
+    :return: the policy with the smallest loss met and the reward with the best bound; ``objective`` is the loss, ``gap`` the
+        distance between the two bounds; q and v are soft values of the reward
     """
     expert = demos.occupancy(mdp)
     scale = np.where(expert > 0, expert, 1.0)  # undemonstrated pairs are pushed to reward 0 at once

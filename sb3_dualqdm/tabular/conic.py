@@ -18,7 +18,9 @@ def _cvxpy() -> Any:
         import clarabel  # noqa: F401
         import cvxpy
     except ImportError as error:
-        raise ImportError(f"{error.name} is not installed, expected cvxpy and clarabel for this solver: pip install them.") from error
+        raise ImportError(
+            f"{error.name} is not installed, expected cvxpy and clarabel for this solver: pip install them."
+        ) from error
     return cvxpy
 
 
@@ -35,19 +37,21 @@ def _solve(problem: Any) -> None:
             reduced_tol_gap_rel=1e-7,
         )
     if problem.status not in ("optimal", "optimal_inaccurate"):
-        raise RuntimeError(f"the conic solver ended with status {problem.status}, expected optimal: rescale the problem or raise alpha.")
+        raise RuntimeError(
+            f"the conic solver ended with status {problem.status}, expected optimal: rescale the problem or raise alpha."
+        )
 
 
 def solve_ail_primal(mdp: TabularMDP, demos: TabularDemos, alpha: float = 1.0) -> Solution:
     """
-    AIL as the paper's Primal DM: min over occupancies of sum_h D_TV(d_E, d_h) - alpha * H(d_h) under the flow constraints, solved with
-    an exponential-cone solver (cvxpy with Clarabel). For small instances.
+    AIL as the paper's Primal DM: min over occupancies of sum_h D_TV(d_E, d_h) - alpha * H(d_h) under the flow constraints,
+    solved with an exponential-cone solver (cvxpy with Clarabel). For small instances.
 
     :param mdp: the MDP
     :param demos: the demonstrations
     :param alpha: temperature, default 1
-    :return: the solution; ``objective`` is the minimised loss of the policy, recomputed exactly; q, v and reward are None, and ``gap`` is
-        the difference to the solver's own value
+    :return: the solution; ``objective`` is the minimised loss of the policy, recomputed exactly; q, v and reward are None,
+        and ``gap`` is the difference to the solver's own value
     """
     cp = _cvxpy()
     expert = demos.occupancy(mdp)
@@ -78,14 +82,14 @@ def solve_ail_primal(mdp: TabularMDP, demos: TabularDemos, alpha: float = 1.0) -
 
 def solve_dual_vdm(mdp: TabularMDP, demos: TabularDemos, alpha: float = 1.0) -> Solution:
     """
-    The paper's Dual V-DM: max over (r, V) of E_D[r] - E_rho[V] under V = LSE(r + gamma P V) and 0 <= r <= 1, solved as the convex
-    program with V >= LSE(r + gamma P V): the objective falls in V, so the constraint is tight wherever it matters.
+    The paper's Dual V-DM: max over (r, V) of E_D[r] - E_rho[V] under V = LSE(r + gamma P V) and 0 <= r <= 1, solved as the
+    convex program with V >= LSE(r + gamma P V): the objective falls in V, so the constraint is tight wherever it matters.
 
     :param mdp: the MDP
     :param demos: the demonstrations
     :param alpha: temperature, default 1
-    :return: the solution; V is the soft-optimal value of the reward found, the reward being 0 at pairs that no policy reaches; ``gap``
-        is the difference between the solver's value and the objective of this exactly feasible pair
+    :return: the solution; V is the soft-optimal value of the reward found, the reward being 0 at pairs that no policy
+        reaches; ``gap`` is the difference between the solver's value and the objective of this exactly feasible pair
     """
     cp = _cvxpy()
     expert = demos.occupancy(mdp)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -33,7 +32,9 @@ class TabularDemos:
     def __post_init__(self) -> None:
         lengths = {len(self.trajectory), len(self.step), len(self.states), len(self.actions), len(self.next_states)}
         if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(f"the arrays have lengths {sorted(lengths)}, expected one common length > 0: give at least one full step.")
+            raise ValueError(
+                f"the arrays have lengths {sorted(lengths)}, expected one common length > 0: give at least one full step."
+            )
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[tuple[Iterable[int], Iterable[int]]]) -> TabularDemos:
@@ -46,7 +47,9 @@ class TabularDemos:
         for index, (states, actions) in enumerate(trajectories):
             s, a = np.asarray(list(states), dtype=int), np.asarray(list(actions), dtype=int)
             if len(s) - len(a) not in (0, 1):
-                raise ValueError(f"trajectory {index} has {len(s)} states and {len(a)} actions, expected as many states or one more.")
+                raise ValueError(
+                    f"trajectory {index} has {len(s)} states and {len(a)} actions, expected as many states or one more."
+                )
             following = s[1:] if len(s) > len(a) else np.append(s[1:], -1)
             for column, values in zip(columns, (np.full(len(a), index), np.arange(len(a)), s[: len(a)], a, following)):
                 column.append(values)
@@ -67,8 +70,9 @@ class TabularDemos:
 
     def weights(self, mdp: TabularMDP) -> np.ndarray:
         """
-        Weight of every row in the empirical measures. With a horizon: 1/N. Discounted: (1 - gamma) gamma^t / N; the rest of the mass
-        of a finite trajectory goes to its last pair if that pair is absorbing (P(s|s, a) = 1), else the weights are rescaled.
+        Weight of every row in the empirical measures. With a horizon: 1/N. Discounted: (1 - gamma) gamma^t / N; the rest of
+        the mass of a finite trajectory goes to its last pair if that pair is absorbing (P(s|s, a) = 1), else the weights are
+        rescaled.
 
         :param mdp: where the demonstrations come from
         :return: shape (T,)
@@ -79,7 +83,8 @@ class TabularDemos:
         if mdp.horizon is not None:
             if (lengths != mdp.horizon).any():
                 raise ValueError(
-                    f"a trajectory has {int(lengths[lengths != mdp.horizon][0])} steps, expected the horizon {mdp.horizon}: give full ones."
+                    f"a trajectory has {int(lengths[lengths != mdp.horizon][0])} steps, expected the horizon {mdp.horizon}: "
+                    "give full trajectories."
                 )
             return np.full(len(self.states), 1.0 / n)
         weights = (1.0 - mdp.discount) * mdp.discount**self.step / n
@@ -103,7 +108,8 @@ class TabularDemos:
 
     def next_mass(self, mdp: TabularMDP) -> np.ndarray:
         """
-        Weight of V(s') in the sampled objectives (gamma included): what the demonstrations' successors carry, shape (H, S) or (S,).
+        Weight of V(s') in the sampled objectives (gamma included): what the demonstrations' successors carry, shape (H, S)
+        or (S,).
 
         :param mdp: where the demonstrations come from
         """
@@ -131,7 +137,9 @@ class TabularDemos:
             stays = mdp.transitions[self.states, self.actions, self.states] >= 1.0 - 1e-12
             following = np.where((self.next_states < 0) & stays, self.states, self.next_states)
             if (following < 0).any():
-                raise ValueError("a trajectory ends without its last next state in a discounted MDP: give one more state than actions.")
+                raise ValueError(
+                    "a trajectory ends without its last next state in a discounted MDP: give one more state than actions."
+                )
         else:
             ended = self.step == mdp.horizon - 1
             following = np.where(ended, -1, (self.step + 1) * mdp.n_states + self.next_states)
@@ -158,9 +166,9 @@ class TransitionTable:
 def sample_demos(
     mdp: TabularMDP,
     n_trajectories: int,
-    seed: Optional[int] = None,
-    policy: Optional[np.ndarray] = None,
-    length: Optional[int] = None,
+    seed: int | None = None,
+    policy: np.ndarray | None = None,
+    length: int | None = None,
 ) -> TabularDemos:
     """
     Roll out a policy (the expert) in the MDP.

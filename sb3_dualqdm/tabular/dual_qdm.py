@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,14 @@ def solve_dual_qdm(
     alpha: float = 1.0,
     tolerance: float = 1e-8,
     max_iterations: int = 5000,
-    start_reward: Optional[np.ndarray] = None,
+    start_reward: np.ndarray | None = None,
 ) -> Solution:
     """
     Dual Q-DM: max_Q E_D[Q - gamma P LSE(Q)] - E_rho[LSE(Q)] under the Bellman constraints 0 <= Q - gamma P LSE(Q) <= 1.
 
-    Q and its implicit reward r = Q - gamma P LSE(Q) determine each other, so the problem is solved as the equivalent concave one over
-    a box: max over r in [0, 1] of <d_E, r> - E_rho[V*_soft(r)], whose gradient is d_E minus the soft-optimal occupancy.
-    Pairs that no policy reaches do not enter the objective; they get the smallest feasible reward, 0.
+    Q and its implicit reward r = Q - gamma P LSE(Q) determine each other, so the problem is solved as the equivalent concave
+    one over a box: max over r in [0, 1] of <d_E, r> - E_rho[V*_soft(r)], whose gradient is d_E minus the soft-optimal
+    occupancy. Pairs that no policy reaches do not enter the objective; they get the smallest feasible reward, 0.
 
     :param mdp: the MDP
     :param demos: the demonstrations
@@ -58,18 +58,19 @@ def solve_penalised_dual_qdm(
     alpha: float = 1.0,
     beta: float = 10.0,
     bounds: tuple[float, float] = (0.0, 1.0),
-    online: Optional[np.ndarray] = None,
+    online: np.ndarray | None = None,
     per_sample: bool = False,
     tolerance: float = 1e-9,
     max_iterations: int = 5000,
-    start_reward: Optional[np.ndarray] = None,
+    start_reward: np.ndarray | None = None,
 ) -> Solution:
     """
     The practical form of Dual Q-DM: the Bellman constraints become squared hinges on the online data, weighted by beta.
 
-    With the expectation inside the hinge, relu(low - r)^2 + relu(r - high)^2 with r = Q - gamma P LSE(Q), the problem is concave in r
-    and tends to the constrained one as beta grows. With ``per_sample`` the hinge is taken for every successor state and averaged after,
-    as the paper writes it and as an implementation from samples does; that is another problem, and not a concave one.
+    With the expectation inside the hinge, relu(low - r)^2 + relu(r - high)^2 with r = Q - gamma P LSE(Q), the problem is
+    concave in r and tends to the constrained one as beta grows. With ``per_sample`` the hinge is taken for every successor
+    state and averaged after, as the paper writes it and as an implementation from samples does; that is another problem, and
+    not a concave one.
 
     :param mdp: the MDP
     :param demos: the demonstrations
@@ -97,7 +98,7 @@ def solve_reg_iq_learn(
     demos: TabularDemos,
     alpha: float = 1.0,
     coefficient: float = 0.25,
-    online: Optional[np.ndarray] = None,
+    online: np.ndarray | None = None,
     per_sample: bool = False,
     tolerance: float = 1e-9,
     max_iterations: int = 5000,
@@ -133,7 +134,8 @@ def penalised_objective(
     per_sample: bool,
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
     """
-    The penalised objective as a function of the implicit reward, with its gradient through soft planning (the adjoint recursion).
+    The penalised objective as a function of the implicit reward, with its gradient through soft planning (the adjoint
+    recursion).
 
     :param mdp: the MDP
     :param expert: empirical expert occupancy
@@ -180,17 +182,19 @@ def _solve_penalised(
     demos: TabularDemos,
     alpha: float,
     penalty: Penalty,
-    online: Optional[np.ndarray],
+    online: np.ndarray | None,
     per_sample: bool,
     tolerance: float,
     max_iterations: int,
-    start_reward: Optional[np.ndarray],
+    start_reward: np.ndarray | None,
 ) -> Solution:
     if online is None:
         online = np.full(mdp.shape, 1.0 / (mdp.n_states * mdp.n_actions))
     expert = demos.occupancy(mdp)
     if ((online <= 0) & (expert > 0)).any():
-        raise ValueError("online is 0 on a demonstrated pair, expected weights > 0 there: the objective has no maximum without them.")
+        raise ValueError(
+            "online is 0 on a demonstrated pair, expected weights > 0 there: the objective has no maximum without them."
+        )
     objective = penalised_objective(mdp, expert, alpha, penalty, online, per_sample)
     start = (expert > 0).astype(float) if start_reward is None else start_reward
     result = maximise_on_box(objective, start, tolerance=tolerance, max_iterations=max_iterations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,12 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left, in (row, co
 
 def reset_cliff(n_states: int = 20, n_actions: int = 5, horizon: int = 32, n_demos: int = 200, seed: int = 0) -> TabularMDP:
     """
-    The Reset Cliff of the paper's lower bound. In a good state the expert action pays 1 and draws the next state from rho; any other
-    action leads to the bad state, the last one, for good. rho gives 1/(N+1) to S-2 states, the rest to one state, 0 to the bad one.
+    The Reset Cliff of the paper's lower bound. In a good state the expert action pays 1 and draws the next state from rho;
+    any other action leads to the bad state, the last one, for good. rho gives 1/(N+1) to S-2 states, the rest to one state,
+    0 to the bad one.
 
-    The expert action of a state is drawn from the seed and is the same at every step, so that P needs S * A * S numbers; no method can
-    use this, because states of different steps are different states.
+    The expert action of a state is drawn from the seed and is the same at every step, so that P needs S * A * S numbers; no
+    method can use this, because states of different steps are different states.
 
     :param n_states: S per layer, default 20
     :param n_actions: A, default 5
@@ -30,7 +31,9 @@ def reset_cliff(n_states: int = 20, n_actions: int = 5, horizon: int = 32, n_dem
     :raises ValueError: if S < 3 or S - 2 > N + 1, where rho is no distribution
     """
     if n_states < 3 or n_states - 2 > n_demos + 1:
-        raise ValueError(f"n_states is {n_states} and n_demos is {n_demos}, expected 3 <= n_states <= n_demos + 3: change one of them.")
+        raise ValueError(
+            f"n_states is {n_states} and n_demos is {n_demos}, expected 3 <= n_states <= n_demos + 3: change one of them."
+        )
     rho = np.full(n_states, 1.0 / (n_demos + 1))
     rho[-2] = 1.0 - (n_states - 2) / (n_demos + 1)
     rho[-1] = 0.0
@@ -46,7 +49,8 @@ def reset_cliff(n_states: int = 20, n_actions: int = 5, horizon: int = 32, n_dem
 
 def reset_cliff_epsilon(n_states: int, n_demos: int) -> float:
     """
-    The paper's epsilon: the expected rho-mass of the states of a layer that N demonstrations do not visit, sum rho (1 - rho)^N.
+    The paper's epsilon: the expected rho-mass of the states of a layer that N demonstrations do not visit, sum rho (1 -
+    rho)^N.
 
     :param n_states: S
     :param n_demos: N
@@ -60,9 +64,9 @@ def reset_cliff_bc_gap(n_states: int, n_actions: int, horizon: int, n_demos: int
     """
     Expected imitation gap of BC on the Reset Cliff, exactly: H - sum_{h=1..H} (1 - kappa)^h with kappa = epsilon (1 - 1/A).
 
-    BC survives a layer with probability 1 where the state was demonstrated and 1/A elsewhere, and the layers' demonstrations are
-    independent. The paper's (1 - 1/A) sum_h (1 - epsilon)^(h-1) (H - h + 1) epsilon is a lower bound of this, not equal to it: it
-    counts only the trajectories that fall at the first unvisited state.
+    BC survives a layer with probability 1 where the state was demonstrated and 1/A elsewhere, and the layers' demonstrations
+    are independent. The paper's (1 - 1/A) sum_h (1 - epsilon)^(h-1) (H - h + 1) epsilon is a lower bound of this, not equal
+    to it: it counts only the trajectories that fall at the first unvisited state.
 
     :param n_states: S
     :param n_actions: A
@@ -75,8 +79,8 @@ def reset_cliff_bc_gap(n_states: int, n_actions: int, horizon: int, n_demos: int
 
 def worked_example() -> tuple[TabularMDP, TabularDemos]:
     """
-    The paper's four-state example (H = 2): from s1 and s2, action a1 leads to s3 and a2 to s4; rho is uniform over {s1, s2}; one
-    demonstration (s1, a1, s3, a1). Layer 1 holds s1, s2 as states 0, 1 and layer 2 holds s3, s4 as states 0, 1.
+    The paper's four-state example (H = 2): from s1 and s2, action a1 leads to s3 and a2 to s4; rho is uniform over {s1, s2};
+    one demonstration (s1, a1, s3, a1). Layer 1 holds s1, s2 as states 0, 1 and layer 2 holds s3, s4 as states 0, 1.
 
     :return: the MDP and the demonstration
     """
@@ -87,7 +91,7 @@ def worked_example() -> tuple[TabularMDP, TabularDemos]:
 
 
 def random_mdp(
-    n_states: int = 4, n_actions: int = 3, horizon: Optional[int] = 4, discount: float = 1.0, seed: int = 0, per_step: bool = True
+    n_states: int = 4, n_actions: int = 3, horizon: int | None = 4, discount: float = 1.0, seed: int = 0, per_step: bool = True
 ) -> TabularMDP:
     """
     A random MDP with Dirichlet transitions, uniform rewards in [0, 1] and a random deterministic expert.
@@ -116,8 +120,8 @@ def random_mdp(
 def td_mdp(n_expert: int = 3, n_other: int = 2, n_actions: int = 3, horizon: int = 4, seed: int = 0) -> TabularMDP:
     """
     A transition-discriminative MDP by construction. In every layer the expert takes one action a_E, and P(. | s, a_E) = q_E, a
-    distribution with full support on the expert-reachable states; any other action draws from lambda q_E + (1 - lambda) q_0, q_0
-    living on the other states, with a lambda < 1 that is larger at expert-reachable states. See :func:`td_violations`.
+    distribution with full support on the expert-reachable states; any other action draws from lambda q_E + (1 - lambda) q_0,
+    q_0 living on the other states, with a lambda < 1 that is larger at expert-reachable states. See :func:`td_violations`.
 
     :param n_expert: expert-reachable states per layer, default 3
     :param n_other: other states per layer, > 0, default 2
@@ -128,7 +132,9 @@ def td_mdp(n_expert: int = 3, n_other: int = 2, n_actions: int = 3, horizon: int
     :raises ValueError: if n_expert or n_other is 0
     """
     if min(n_expert, n_other) < 1:
-        raise ValueError(f"n_expert is {n_expert} and n_other is {n_other}, expected both >= 1: a TD MDP needs both kinds of state.")
+        raise ValueError(
+            f"n_expert is {n_expert} and n_other is {n_other}, expected both >= 1: a TD MDP needs both kinds of state."
+        )
     rng = np.random.default_rng(seed)
     n_states = n_expert + n_other
     expert = np.repeat(rng.integers(n_actions, size=(horizon, 1)), n_states, axis=1)
@@ -168,7 +174,9 @@ def td_violations(mdp: TabularMDP, tolerance: float = 1e-12) -> list[str]:
             lines.append(f"step {h}: an action other than the expert's is as likely to reach an expert-reachable state.")
         inside, outside = kernel[reachable][..., following], kernel[~reachable][..., following]
         if outside.size and (inside.min(axis=0) < outside.max(axis=0) - tolerance).any():
-            lines.append(f"step {h}: a state that is not expert-reachable is likelier to reach an expert-reachable state than one that is.")
+            lines.append(
+                f"step {h}: a state that is not expert-reachable is likelier than one that is to reach an expert-reachable state."
+            )
         reachable = following
     return lines
 
@@ -198,7 +206,7 @@ class Gridworld:
         """
         return int(np.flatnonzero((self.cells == (row, column)).all(axis=1))[0])
 
-    def demonstration(self, start: Optional[int] = None) -> TabularDemos:
+    def demonstration(self, start: int | None = None) -> TabularDemos:
         """
         One expert trajectory into the goal, and a last action there, which the absorbing goal repeats for ever.
 
@@ -233,8 +241,8 @@ def gridworld(
     layout: tuple[str, ...] = VALUE_FLOW_LAYOUT, discount: float = 0.95, slip: float = 0.0, uniform_start: float = 0.0
 ) -> Gridworld:
     """
-    A gridworld from rows of text: ``S`` start, ``G`` goal, ``#`` wall, ``.`` free. The expert walks a shortest path, ties broken so
-    that it keeps to the direction with the longer way left. The reward is 1 in the goal and 0 elsewhere.
+    A gridworld from rows of text: ``S`` start, ``G`` goal, ``#`` wall, ``.`` free. The expert walks a shortest path, ties
+    broken so that it keeps to the direction with the longer way left. The reward is 1 in the goal and 0 elsewhere.
 
     :param layout: rows of equal length, default the figure's grid
     :param discount: gamma, default 0.95
@@ -245,7 +253,9 @@ def gridworld(
     """
     grid = np.array([list(row) for row in layout])
     if (grid == "S").sum() != 1 or (grid == "G").sum() != 1:
-        raise ValueError(f"the layout has {(grid == 'S').sum()} S and {(grid == 'G').sum()} G, expected one of each: edit its rows.")
+        raise ValueError(
+            f"the layout has {(grid == 'S').sum()} S and {(grid == 'G').sum()} G, expected one of each: edit its rows."
+        )
     cells = np.argwhere(grid != "#")
     index = {tuple(cell): i for i, cell in enumerate(cells)}
     n_states = len(cells)
@@ -259,7 +269,9 @@ def gridworld(
     for _ in range(n_states):
         distance = np.minimum(distance, 1 + distance[target].min(axis=1))
     if np.isinf(distance).any():
-        raise ValueError(f"cell {tuple(cells[np.isinf(distance)][0])} cannot reach the goal, expected every free cell to: open a wall.")
+        raise ValueError(
+            f"cell {tuple(cells[np.isinf(distance)][0])} cannot reach the goal, expected every free cell to: open a wall."
+        )
     expert = np.zeros(n_states, dtype=int)
     for i, cell in enumerate(cells):
         best = np.flatnonzero(distance[target[i]] == distance[target[i]].min())
@@ -272,7 +284,7 @@ def gridworld(
     return Gridworld(TabularMDP(transitions, rho, discount=discount, reward=reward, expert=expert), cells, goal, layout)
 
 
-def mdp_from_gymnasium(env: Any, horizon: Optional[int] = None, discount: float = 1.0) -> TabularMDP:
+def mdp_from_gymnasium(env: Any, horizon: int | None = None, discount: float = 1.0) -> TabularMDP:
     """
     The MDP of a gymnasium environment that carries its transition table, as the toy_text ones do.
 
@@ -290,7 +302,9 @@ def mdp_from_gymnasium(env: Any, horizon: Optional[int] = None, discount: float 
         env = gymnasium.make(env)
     table, initial = getattr(env.unwrapped, "P", None), getattr(env.unwrapped, "initial_state_distrib", None)
     if table is None or initial is None:
-        raise ValueError(f"{env} has no P and initial_state_distrib, expected a toy_text environment: build TabularMDP from arrays.")
+        raise ValueError(
+            f"{env} has no P and initial_state_distrib, expected a toy_text environment: build TabularMDP from arrays."
+        )
     n_states, n_actions = len(table), len(table[0])
     transitions = np.zeros((n_states + 1, n_actions, n_states + 1))
     reward = np.zeros((n_states + 1, n_actions))

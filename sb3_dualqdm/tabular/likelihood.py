@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import numpy as np
 
 from sb3_dualqdm.tabular.demos import TabularDemos
-from sb3_dualqdm.tabular.mdp import TabularMDP, greedy_actions, greedy_policy, logsumexp
+from sb3_dualqdm.tabular.mdp import TabularMDP, greedy_policy, logsumexp
 from sb3_dualqdm.tabular.optimise import frank_wolfe_gap, maximise_on_box
 from sb3_dualqdm.tabular.solution import Solution, solution_from_q
 
 DIVERGENCES = ("tv", "chi2", "hellinger", "kl", "js")
 
-# Hellinger and JS are defined for r > -1 and r > -log 2 only: below these points phi goes on as its tangent, which keeps it concave.
+# Hellinger and JS are defined for r > -1 and r > -log 2 only: below these points phi goes on as its tangent, which keeps it
+# concave.
 _TANGENT_BELOW = {"hellinger": -0.9, "js": -0.6, "kl": -30.0}
 
 
@@ -34,8 +33,8 @@ def solve_bc(mdp: TabularMDP, demos: TabularDemos) -> Solution:
 
 def default_bound(mdp: TabularMDP, alpha: float) -> float:
     """
-    Default C of the class Q in [0, C]: twice the largest Q that rewards in [0, 1] allow, 2 (1 + alpha log A) H, H = 1/(1-gamma) if
-    discounted. Twice, because the chi2 form wants rewards of 2 on the demonstrations.
+    Default C of the class Q in [0, C]: twice the largest Q that rewards in [0, 1] allow, 2 (1 + alpha log A) H, H =
+    1/(1-gamma) if discounted. Twice, because the chi2 form wants rewards of 2 on the demonstrations.
 
     :param mdp: the MDP
     :param alpha: temperature
@@ -60,7 +59,7 @@ def solve_iq_learn(
     demos: TabularDemos,
     alpha: float = 1.0,
     divergence: str = "tv",
-    bound: Optional[float] = None,
+    bound: float | None = None,
     initial_q: float = 0.0,
     n_starts: int = 3,
     seed: int = 0,
@@ -68,11 +67,12 @@ def solve_iq_learn(
     max_iterations: int = 2000,
 ) -> Solution:
     """
-    IQ-Learn: max over Q in [0, C] of E_D[phi(Q(s, a) - gamma LSE(Q)(s'))] - E_rho[LSE(Q)(s_1)], s' being the demonstrated successor.
+    IQ-Learn: max over Q in [0, C] of E_D[phi(Q(s, a) - gamma LSE(Q)(s'))] - E_rho[LSE(Q)(s_1)], s' being the demonstrated
+    successor.
 
-    phi is x (tv), x - x^2/4 (chi2), x/(1+x) (hellinger), -exp(-x-1) (kl), log(2 - exp(-x)) (js). TV separates over states and is solved
-    exactly per state. The others are concave except chi2 beyond an implicit reward of 2, where phi decreases: chi2 is started from
-    several points and the best result is returned, which is no proof of optimality.
+    phi is x (tv), x - x^2/4 (chi2), x/(1+x) (hellinger), -exp(-x-1) (kl), log(2 - exp(-x)) (js). TV separates over states
+    and is solved exactly per state. The others are concave except chi2 beyond an implicit reward of 2, where phi decreases:
+    chi2 is started from several points and the best result is returned, which is no proof of optimality.
 
     Q-values that do not enter the objective keep ``initial_q``: that unvisited states are flat after step 1 is a convention.
 
@@ -175,10 +175,11 @@ def _ramp(mdp: TabularMDP, top: float) -> np.ndarray:
 
 def _tv_solution(mdp: TabularMDP, demos: TabularDemos, alpha: float, top: float, initial_q: float) -> np.ndarray:
     """
-    Exact maximiser per state of sum_a c_a q_a - w LSE(q) over [0, C]^A: q_a = clip(V + alpha log(c_a / w), 0, C), where V = LSE(q).
+    Exact maximiser per state of sum_a c_a q_a - w LSE(q) over [0, C]^A: q_a = clip(V + alpha log(c_a / w), 0, C), where V =
+    LSE(q).
 
-    LSE(q(V)) - V falls in V, so V is found by bisection; where it is 0 on an interval (c sums to w: only the policy is determined) the
-    smallest V is taken.
+    LSE(q(V)) - V falls in V, so V is found by bisection; where it is 0 on an interval (c sums to w: only the policy is
+    determined) the smallest V is taken.
     """
     c = demos.occupancy(mdp).reshape(-1, mdp.n_actions)
     w = state_weights(mdp, demos).ravel()
@@ -202,18 +203,19 @@ def _tv_solution(mdp: TabularMDP, demos: TabularDemos, alpha: float, top: float,
 
 
 def solve_value_dice(
-    mdp: TabularMDP, demos: TabularDemos, bound: Optional[float] = None, tolerance: float = 1e-7, max_iterations: int = 2000
+    mdp: TabularMDP, demos: TabularDemos, bound: float | None = None, tolerance: float = 1e-7, max_iterations: int = 2000
 ) -> Solution:
     """
     ValueDICE in the appendix form, normalised: max over Q in [0, C] of
-    -log E_d[exp(-Q(s, a) + gamma MAX(Q)(s'))] - E_rho[MAX(Q)(s_1)] / H, with E_d the average over steps (1 - gamma instead of 1/H when
-    discounted); the policy is greedy.
+    -log E_d[exp(-Q(s, a) + gamma MAX(Q)(s'))] - E_rho[MAX(Q)(s_1)] / H, with E_d the average over steps (1 - gamma instead
+    of 1/H when discounted); the policy is greedy.
 
-    As printed, with a sum over steps inside the logarithm and no 1/H, the largest objective is at Q = 0 unless a state is demonstrated
-    first H times as often as rho says: the greedy action is then undetermined. The two terms balance only when both are averages.
+    As printed, with a sum over steps inside the logarithm and no 1/H, the largest objective is at Q = 0 unless a state is
+    demonstrated first H times as often as rho says: the greedy action is then undetermined. The two terms balance only when
+    both are averages.
 
-    At the optimum every demonstrated action has Q = MAX(Q), so the values V of the visited states are the variables; actions that were
-    not demonstrated are free below that and get 0, as do states that nothing enters.
+    At the optimum every demonstrated action has Q = MAX(Q), so the values V of the visited states are the variables; actions
+    that were not demonstrated are free below that and get 0, as do states that nothing enters.
 
     :param mdp: the MDP
     :param demos: the demonstrations

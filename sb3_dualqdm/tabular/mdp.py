@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 
@@ -61,8 +60,8 @@ def greedy_policy(q: np.ndarray, tolerance: float = TIE_TOLERANCE) -> np.ndarray
 @dataclass(frozen=True, eq=False)
 class TabularMDP:
     """
-    A finite MDP. With ``horizon=H`` it is finite-horizon and layered: quantities are indexed (h, s, a) and have shape (H, S, A),
-    every layer having the same S state names. Without a horizon it is discounted and quantities have shape (S, A).
+    A finite MDP. With ``horizon=H`` it is finite-horizon and layered: quantities are indexed (h, s, a) and have shape (H, S,
+    A), every layer having the same S state names. Without a horizon it is discounted and quantities have shape (S, A).
 
     :param transitions: P(s' | s, a), shape (S, A, S); or (H - 1, S, A, S) if they differ per step
     :param initial: rho, shape (S,)
@@ -75,34 +74,46 @@ class TabularMDP:
 
     transitions: np.ndarray
     initial: np.ndarray
-    horizon: Optional[int] = None
+    horizon: int | None = None
     discount: float = 1.0
-    reward: Optional[np.ndarray] = None
-    expert: Optional[np.ndarray] = None
+    reward: np.ndarray | None = None
+    expert: np.ndarray | None = None
     _kernels: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         transitions = np.ascontiguousarray(self.transitions, dtype=float)
         initial = np.asarray(self.initial, dtype=float)
         if self.horizon is None and not 0.0 < self.discount < 1.0:
-            raise ValueError(f"discount is {self.discount} without a horizon, expected a number in (0, 1): give a horizon or a discount.")
+            raise ValueError(
+                f"discount is {self.discount} without a horizon, expected a number in (0, 1): give a horizon or a discount."
+            )
         if self.horizon is not None and (self.horizon < 1 or self.discount != 1.0):
             raise ValueError(
-                f"horizon is {self.horizon} with discount {self.discount}, expected horizon >= 1 with discount 1: drop one of the two."
+                f"horizon is {self.horizon} with discount {self.discount}, expected horizon >= 1 with discount 1: drop one."
             )
         per_step = transitions.ndim == 4
         if per_step and (self.horizon is None or transitions.shape[0] != self.horizon - 1):
             raise ValueError(
-                f"transitions have shape {transitions.shape}, expected (S, A, S), or (horizon - 1, S, A, S) with a horizon: reshape them."
+                f"transitions have shape {transitions.shape}, expected (S, A, S), or (horizon - 1, S, A, S) with a horizon: "
+                "reshape them."
             )
-        if transitions.ndim not in (3, 4) or transitions.shape[-1] != transitions.shape[-3] or transitions.shape[-1] != initial.size:
+        if (
+            transitions.ndim not in (3, 4)
+            or transitions.shape[-1] != transitions.shape[-3]
+            or transitions.shape[-1] != initial.size
+        ):
             raise ValueError(
-                f"transitions have shape {transitions.shape} and initial has shape {initial.shape}, expected (S, A, S) and (S,): reshape."
+                f"transitions have shape {transitions.shape} and initial has shape {initial.shape}, expected (S, A, S) and (S,): "
+                "reshape them."
             )
         if (transitions < 0).any() or not np.allclose(transitions.sum(axis=-1), 1.0, atol=1e-9):
-            raise ValueError("a row P(. | s, a) of transitions is no probability distribution: normalise the last axis to sum to 1.")
+            raise ValueError(
+                "a row P(. | s, a) of transitions is no probability distribution: normalise the last axis to sum to 1."
+            )
         if (initial < 0).any() or not np.isclose(initial.sum(), 1.0, atol=1e-9):
-            raise ValueError(f"initial sums to {initial.sum():.6g}, expected a probability distribution: normalise it to sum to 1.")
+            raise ValueError(
+                f"initial sums to {initial.sum():.6g}, expected a probability distribution: normalise it to sum to 1."
+            )
         n_states, n_actions = transitions.shape[-3], transitions.shape[-2]
         object.__setattr__(self, "transitions", transitions)
         object.__setattr__(self, "initial", initial)
@@ -118,8 +129,8 @@ class TabularMDP:
             return np.broadcast_to(np.eye(self.n_actions)[expert], self.shape)
         if expert.shape not in (self.shape[-2:], self.shape):
             raise ValueError(
-                f"expert has shape {expert.shape} and dtype {expert.dtype}, expected integer actions of shape {self.shape[:-1]} "
-                f"or probabilities of shape {self.shape}: reshape it."
+                f"expert has shape {expert.shape} and dtype {expert.dtype}, expected integer actions of shape "
+                f"{self.shape[:-1]} or probabilities of shape {self.shape}: reshape it."
             )
         return np.broadcast_to(expert.astype(float), self.shape)
 
@@ -128,8 +139,8 @@ class TabularMDP:
         cls,
         layers: list[np.ndarray],
         initial: np.ndarray,
-        reward: Optional[list[np.ndarray]] = None,
-        expert: Optional[list[np.ndarray]] = None,
+        reward: list[np.ndarray] | None = None,
+        expert: list[np.ndarray] | None = None,
     ) -> TabularMDP:
         """
         A finite-horizon MDP from layers of different sizes; smaller layers are padded with states that nothing reaches.
@@ -249,7 +260,8 @@ class TabularMDP:
         return q, v, policy
 
     def _soft_optimal_discounted(self, reward: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Soft policy iteration is Newton's method on V = LSE(r + gamma P V): quadratic, so the values come out at rounding error.
+        # Soft policy iteration is Newton's method on V = LSE(r + gamma P V): quadratic, so the values come out at rounding
+        # error.
         v = logsumexp(reward, alpha) / (1.0 - self.discount)
         for _ in range(200):
             q = reward + self.backup(v)
@@ -270,13 +282,14 @@ class TabularMDP:
         """
         return np.einsum("sa,sat->st", policy, self.transitions)
 
-    def pair_mass(self, policy: np.ndarray, source: np.ndarray, pair_source: Optional[np.ndarray] = None) -> np.ndarray:
+    def pair_mass(self, policy: np.ndarray, source: np.ndarray, pair_source: np.ndarray | None = None) -> np.ndarray:
         """
         Push mass through the chain of a policy: m(s, a) = pair_source(s, a) + x(s) policy(a|s) with
         x(s') = source(s') + gamma * sum_{s, a} m(s, a) P(s'|s, a).
 
-        With :meth:`start_source` this is the occupancy. In general it is the adjoint of soft planning: the gradient with respect to the
-        reward of a function of v and q with partial derivatives ``source`` and ``pair_source``, ``policy`` being the soft-optimal one.
+        With :meth:`start_source` this is the occupancy. In general it is the adjoint of soft planning: the gradient with
+        respect to the reward of a function of v and q with partial derivatives ``source`` and ``pair_source``, ``policy``
+        being the soft-optimal one.
 
         :param policy: shape ``shape``
         :param source: mass injected at states, shape (H, S) or (S,)
@@ -301,7 +314,8 @@ class TabularMDP:
 
     def occupancy(self, policy: np.ndarray) -> np.ndarray:
         """
-        State-action occupancy: d_h(s, a), summing to 1 per step; or (1 - gamma) sum_t gamma^t P(s_t = s, a_t = a), summing to 1.
+        State-action occupancy: d_h(s, a), summing to 1 per step; or (1 - gamma) sum_t gamma^t P(s_t = s, a_t = a), summing
+        to 1.
 
         :param policy: shape ``shape``
         :return: shape ``shape``

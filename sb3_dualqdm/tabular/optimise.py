@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, Union
 
 import numpy as np
 
-Bound = Union[float, np.ndarray]
+Bound = float | np.ndarray
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
@@ -17,8 +17,8 @@ class BoxResult:
     """
     :param x: the maximiser found
     :param value: objective there
-    :param gap: sum over coordinates of gradient times the room left in its direction: an upper bound on the distance to the optimum
-        of a concave objective on a bounded box; without bounds, the largest absolute gradient entry
+    :param gap: sum over coordinates of gradient times the room left in its direction: an upper bound on the distance to the
+        optimum of a concave objective on a bounded box; without bounds, the largest absolute gradient entry
     :param iterations: accepted steps
     :param converged: whether gap <= tolerance
     """
@@ -72,7 +72,11 @@ def maximise_on_box(
         return -value, -gradient.ravel()
 
     def measure(flat: np.ndarray, slope: np.ndarray) -> float:
-        return frank_wolfe_gap(flat, -slope, low, high) if bounded else float(np.abs(flat - np.clip(flat - slope, low, high)).max())
+        return (
+            frank_wolfe_gap(flat, -slope, low, high)
+            if bounded
+            else float(np.abs(flat - np.clip(flat - slope, low, high)).max())
+        )
 
     x = np.clip(np.asarray(start, dtype=float).ravel(), low, high)
     value, slope = evaluate(x)

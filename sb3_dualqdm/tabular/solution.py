@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -20,17 +19,17 @@ class Solution:
     :param policy: action probabilities
     :param reward: implicit reward r_Q = Q - gamma * P V; None for methods without a Q-function
     :param occupancy: occupancy of ``policy``
-    :param gap: certified distance of the objective from its optimum, absolute: the duality gap where the method has a dual, the
-        Frank-Wolfe gap of a concave problem on a box, 0 for a closed form; nan where nothing certifies the optimum
+    :param gap: certified distance of the objective from its optimum, absolute: the duality gap where the method has a dual,
+        the Frank-Wolfe gap of a concave problem on a box, 0 for a closed form; nan where nothing certifies the optimum
     :param objective: value of the maximised objective (for the AIL solvers: of the minimised one)
     :param iterations: iterations of the solver
     :param converged: whether the solver reached its tolerance
     """
 
-    q: Optional[np.ndarray]
-    v: Optional[np.ndarray]
+    q: np.ndarray | None
+    v: np.ndarray | None
     policy: np.ndarray
-    reward: Optional[np.ndarray]
+    reward: np.ndarray | None
     occupancy: np.ndarray
     gap: float
     objective: float

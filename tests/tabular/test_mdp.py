@@ -5,6 +5,7 @@ import pytest
 
 from sb3_dualqdm.tabular import TabularDemos, TabularMDP, mdp_from_gymnasium, random_mdp, reset_cliff, sample_demos
 from sb3_dualqdm.tabular.mdp import greedy_policy, logsumexp, softmax
+
 from .instances import both, discounted, finite, lse, numerical_gradient
 
 pytestmark = pytest.mark.both

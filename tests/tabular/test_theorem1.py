@@ -5,6 +5,7 @@ import pytest
 
 from sb3_dualqdm.tabular import TabularDemos, TabularMDP, reset_cliff, sample_demos, solve_bc, solve_iq_learn, td_mdp
 from sb3_dualqdm.tabular.likelihood import DIVERGENCES, iq_learn_objective, phi
+
 from .instances import both, discounted, finite, lse, numerical_gradient
 
 pytestmark = pytest.mark.both
@@ -34,7 +35,8 @@ def test_iq_learn_is_bc_after_the_first_step(seed, alpha):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_first_step_follows_the_ratio_of_the_empirical_to_the_true_start(seed):
-    # At a state seen less often than rho says, the optimum is pi(a) = d(s, a) / rho(s) on the seen actions; more often, the bound.
+    # At a state seen less often than rho says, the optimum is pi(a) = d(s, a) / rho(s) on the seen actions; more often, the
+    # bound.
     mdp, demos = finite(seed, n_demos=6)
     learned = solve_iq_learn(mdp, demos, 1.0, bound=40.0)
     expert = demos.occupancy(mdp)[0]

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from sb3_dualqdm.tabular import distribution_matching_loss, reset_cliff, sample_demos, solve_ail, solve_dual_qdm
-from sb3_dualqdm.tabular import solve_ail_primal, solve_dual_vdm
+from sb3_dualqdm.tabular import (
+    distribution_matching_loss,
+    reset_cliff,
+    sample_demos,
+    solve_ail,
+    solve_ail_primal,
+    solve_dual_qdm,
+    solve_dual_vdm,
+)
 
 from .instances import both, lse, numerical_gradient
 
