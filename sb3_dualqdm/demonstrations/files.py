@@ -188,9 +188,10 @@ def read_folder(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[st
     """
     try:
         import pyarrow as pa
-    except ImportError:
+    except ImportError as error:
         raise ImportError(
-            f'{spec!r} is a folder written by imitation, and reading it needs pyarrow: pip install "sb3-dualqdm[arrow]".'
+            f"{spec!r} is a folder written by imitation, and reading it needs pyarrow, which cannot be imported ({error}): "
+            'pip install "sb3-dualqdm[arrow]".'
         ) from None
     columns: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"obs": [], "acts": [], "terminal": [], "rews": []}
     names: list[str] = []

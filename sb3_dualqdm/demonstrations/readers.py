@@ -187,6 +187,8 @@ def _trajectory(item: Any, name: str) -> _Trajectory:
         )
     acts = _as_array(fields["acts"], f"acts of {name}")
     rews = None if fields["rews"] is None else _as_array(fields["rews"], f"rews of {name}")
+    if acts.shape[:1] == (0,):
+        raise ValueError(f"{name} has no action, but at least 1 step is needed: leave this trajectory out.")
     if acts.ndim == 0 or (rews is not None and rews.shape[:1] != acts.shape[:1]):
         found = None if rews is None else rews.shape
         raise ValueError(f"{name} has acts of the shape {acts.shape} and rews of {found}: pass one row of each per step.")

@@ -257,7 +257,7 @@ class Demonstrations:
             n = int(self.reinterpreted.sum())
             parts.append(f"{_count(n, 'terminal flag')} at the time limit read as truncation")
         if self.subsampling > 1:
-            parts.append(f"every {self.subsampling}th step of {int(self.episode_lengths.sum())}")
+            parts.append(f"subsampled by {self.subsampling} from {int(self.episode_lengths.sum())}")
         if self.episode_returns is not None:
             returns = self.episode_returns
             parts.append(f"return {returns.mean():.1f} (from {returns.min():.1f} to {returns.max():.1f})")
