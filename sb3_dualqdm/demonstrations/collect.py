@@ -43,7 +43,7 @@ def collect_demonstrations(
         raise ValueError(f"n_episodes is {n_episodes!r} but at least 1 episode is needed: pass a positive integer.")
     n_episodes = int(n_episodes)
     policy = _Policy(policy_or_callable, deterministic)
-    name = f"{n_episodes} episodes of {policy.name}"
+    name = f"{n_episodes} {'episode' if n_episodes == 1 else 'episodes'} of {policy.name}"
     if isinstance(env, str):
         made = gym.make(env)
         try:
