@@ -136,7 +136,7 @@ class _SoftQMixin:
         if network_style == "reference":
             orthogonal_init(*self.q_networks)
 
-    def _bounded(self: Any, q: th.Tensor) -> th.Tensor:
+    def bounded(self: Any, q: th.Tensor) -> th.Tensor:
         """Smooth head onto the Q-class ``[low, high]``; the identity where no range is set."""
         if self.q_range is None:
             return q
@@ -161,7 +161,7 @@ class ContinuousSoftQ(_SoftQMixin, ContinuousCritic):
 
     def q_values(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Q of every critic, shape ``(C, N)``; actions in [-1, 1]."""
-        return self._bounded(th.stack(self.forward(obs, actions)).squeeze(-1))
+        return self.bounded(th.stack(self.forward(obs, actions)).squeeze(-1))
 
 
 class DiscreteSoftQ(_SoftQMixin, BaseModel):
@@ -198,7 +198,7 @@ class DiscreteSoftQ(_SoftQMixin, BaseModel):
 
     def forward(self, obs: PyTorchObs) -> th.Tensor:
         features = self.extract_features(obs, self.features_extractor)
-        return self._bounded(th.stack([q_net(features) for q_net in self.q_networks]))
+        return self.bounded(th.stack([q_net(features) for q_net in self.q_networks]))
 
 
 def _check_style(network_style: str) -> None:
@@ -356,8 +356,8 @@ class SoftQPolicy(BasePolicy):
         q = self.critic(observation).amin(dim=0)
         if deterministic:
             return q.argmax(dim=-1)
-        # At temperature 0 the softmax is the greedy policy
-        return th.distributions.Categorical(logits=q / self.temperature.clamp(min=1e-8)).sample()
+        # A softmax sample by the Gumbel-max trick; at temperature 0 the softmax is the greedy policy
+        return (q / self.temperature.clamp(min=1e-8) - th.empty_like(q).exponential_().log()).argmax(dim=-1)
 
     # The operations that the training loop uses; nothing is sampled, the soft value is exact
 

@@ -662,7 +662,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _absorbing_value(self, critic: Any) -> th.Tensor:
         """Value of the absorbing state, one per critic, shape ``(C,)``."""
-        return critic.absorbing / (1 - self.gamma)
+        return critic.bounded(critic.absorbing / (1 - self.gamma))
 
     def _actor_step(self, batch: Batch, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
         q = self.critic.q_values(batch.obs, draw.actions).amin(dim=0)

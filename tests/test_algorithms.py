@@ -1,0 +1,554 @@
+"""The algorithms as SB3 models: running, options, refusals, promises."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+from sb3_dualqdm import BC, Demonstrations, DualQDM, IQLearn, RegIQLearn
+from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
+
+pytestmark = pytest.mark.both
+
+ENVS = ["CartPole-v1", "Pendulum-v1"]
+ONLINE = [DualQDM, IQLearn, RegIQLearn]
+
+
+@pytest.fixture(scope="module")
+def demos() -> dict[str, Demonstrations]:
+    return {env_id: demonstrations_for(env_id) for env_id in ENVS}
+
+
+def weights_of(model):
+    return th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()])
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("cls", [*ONLINE, BC])
+def test_learns_and_predicts(cls, env_id, demos):
+    model = cls("MlpPolicy", env_id, demonstrations=demos[env_id], seed=0, **SMALL)
+    before = weights_of(model).clone()
+    model.learn(30.0, log_interval=1)
+    assert model.num_timesteps == 30
+    assert model._n_updates == (30 if cls is BC else 22)
+    assert not th.equal(before, weights_of(model)) and th.isfinite(weights_of(model)).all()
+    action, _ = model.predict(model.observation_space.sample())
+    assert model.action_space.contains(action) or model.action_space.contains(int(action))
+
+
+OPTIONS = [
+    {"objective": "paper", "value_mode": "initial"},
+    {"objective": "paper", "value_mode": "value"},
+    {"objective": "paper", "value_mode": "value_expert"},
+    {"value_mode": "initial"},
+    {"value_mode": "v0", "terminal_value": "zero"},
+    {"value_mode": "v0_expert"},
+    {"value_mode": "value_expert"},
+    {"ent_coef": "auto_0.1"},
+    {"ent_coef": 0},
+    {"warmup": "uniform", "bc_warmup_steps": 3},
+    {"policy_kwargs": {"net_arch": [16], "n_critics": 2}},
+    {"policy_kwargs": {"net_arch": [16], "network_style": "sb3"}},
+    {"policy_kwargs": {"net_arch": {"pi": [8], "qf": [16]}, "q_range": (-5.0, 5.0)}},
+    {"train_freq": 4, "gradient_steps": -1},
+    {"train_freq": (1, "episode"), "gradient_steps": 2, "learning_starts": 0},
+    {"demo_batch_size": 3, "subsample": 20, "target_update_interval": 2},
+    {"gamma": 1.0, "terminal_value": "zero"},
+]
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("options", OPTIONS, ids=[" ".join(map(str, o)) for o in OPTIONS])
+def test_options(options, env_id, demos):
+    model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], seed=0, **{**SMALL, **options})
+    model.learn(250 if "train_freq" in options else 24)
+    assert model._n_updates > 0 and th.isfinite(weights_of(model)).all()
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "tv", "hellinger", "kl", "js"])
+def test_divergences(divergence, demos):
+    model = IQLearn("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], divergence=divergence, **SMALL)
+    model.learn(30, log_interval=1)
+    assert ("train/clamped_share" in model.logger.name_to_value) == (divergence not in ("chi2", "tv"))
+    assert model.critic.q_range == (pytest.approx((-100, 100)) if divergence == "tv" else None)
+
+
+@pytest.mark.parametrize("options", [{"n_action_samples": 3}, {"action_noise": NormalActionNoise(np.zeros(1), np.ones(1))}])
+def test_box_only_options(options, demos):
+    model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **SMALL, **options)
+    model.learn(24)
+    assert th.isfinite(weights_of(model)).all()
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_several_environments(vec_env_cls, normalize, demos):
+    venv = make_vec_env("Pendulum-v1", n_envs=3, vec_env_cls=vec_env_cls)
+    if normalize:
+        venv = VecNormalize(venv)
+    model = DualQDM("MlpPolicy", venv, demonstrations=demos["Pendulum-v1"], gradient_steps=-1, **SMALL)
+    model.learn(30)
+    assert model._n_updates == 24  # three after each vector step whose count of steps (9, 12, ..., 30) exceeds 8
+    assert len(model.replay_buffer.initial_states) == 3
+    venv.close()
+
+
+def test_update_ratio_warns_once(demos):
+    venv = make_vec_env("CartPole-v1", n_envs=2)
+    model = DualQDM("MlpPolicy", venv, demonstrations=demos["CartPole-v1"], **SMALL)
+    with pytest.warns(UserWarning, match="gradient_steps=-1"):
+        model.learn(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(10)
+
+
+# --------------------------------------------------------------------------------------------------------------------------
+# Refusals: one sentence, at construction
+# --------------------------------------------------------------------------------------------------------------------------
+
+
+class SpaceEnv(CountingEnv):
+    def __init__(self, action_space):
+        super().__init__()
+        self.action_space = action_space
+
+
+@pytest.mark.parametrize(
+    "space, match",
+    [
+        (spaces.MultiDiscrete([2, 2]), "Box or Discrete is needed"),
+        (spaces.MultiBinary(3), "Box or Discrete is needed"),
+        (spaces.Box(-np.inf, np.inf, (1,), dtype=np.float32), "infinite bounds"),
+    ],
+)
+@pytest.mark.parametrize("cls", [*ONLINE, BC])
+def test_action_spaces_refused(cls, space, match):
+    with pytest.raises(ValueError, match=match):
+        cls("MlpPolicy", SpaceEnv(space))
+
+
+@pytest.mark.parametrize(
+    "cls, options, match",
+    [
+        (DualQDM, {"value_mode": "v1"}, "value_mode is 'v1'"),
+        (DualQDM, {"objective": "exact"}, "objective is 'exact'"),
+        (DualQDM, {"terminal_value": 0}, "terminal_value is 0"),
+        (DualQDM, {"warmup": "random"}, "warmup is 'random'"),
+        (DualQDM, {"gamma": 1.5}, "gamma is 1.5"),
+        (DualQDM, {"gamma": 1.0}, "no finite value"),
+        (DualQDM, {"objective": "paper", "value_mode": "v0"}, "heuristic of the reference code"),
+        (DualQDM, {"bellman_bounds": (1, -1)}, "lo <= hi"),
+        (DualQDM, {"bellman_bounds": (1, 2, 3)}, "lo <= hi"),
+        (DualQDM, {"bellman_penalty": -1}, "at least 0"),
+        (DualQDM, {"batch_size": 0}, "batch_size is 0"),
+        (DualQDM, {"use_sde": True}, "gSDE is not supported"),
+        (DualQDM, {"n_steps": 3}, "n_steps=3"),
+        (DualQDM, {"optimize_memory_usage": True}, "time limits"),
+        (DualQDM, {"replay_buffer_class": ReplayBuffer}, "ImitationReplayBuffer"),
+        (DualQDM, {"actor_learning_rate": 1e-4}, "have no actor"),
+        (DualQDM, {"ent_coef": -1}, "cannot be negative"),
+        (DualQDM, {"ent_coef": "learned"}, "'auto'"),
+        (DualQDM, {"policy_kwargs": {"network_style": "tf"}}, "network_style is 'tf'"),
+        (IQLearn, {"divergence": "l2"}, "divergence is 'l2'"),
+        (IQLearn, {"q_range": (1, 0)}, "lo < hi"),
+        (BC, {"loss": "mse"}, "no mean action"),
+        (BC, {"loss": "mae"}, "loss is 'mae'"),
+        (BC, {"validation_fraction": 1.0}, r"in \[0, 1\)"),
+        (BC, {"validation_fraction": 0.0, "early_stopping_patience": 2}, "held-out"),
+    ],
+)
+def test_arguments_refused(cls, options, match):
+    with pytest.raises(ValueError, match=match):
+        cls("MlpPolicy", "CartPole-v1", **options)
+
+
+def test_bad_actor_learning_rate_refused():
+    with pytest.raises(ValueError, match="lin_<float>"):
+        DualQDM("MlpPolicy", "Pendulum-v1", actor_learning_rate="exp_1e-4")
+
+
+def test_demonstrations_of_another_environment_refused(demos):
+    with pytest.raises(ValueError, match="(?i)action|observation"):
+        DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["Pendulum-v1"])
+
+
+def test_learn_without_demonstrations_refused():
+    model = DualQDM("MlpPolicy", "CartPole-v1", **SMALL)
+    assert model.predict(np.zeros(4, dtype=np.float32))[0] in (0, 1)
+    with pytest.raises(ValueError, match="no demonstrations to learn from"):
+        model.learn(10)
+
+
+# --------------------------------------------------------------------------------------------------------------------------
+# Promises
+# --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_same_seed_same_weights(env_id, demos):
+    runs = []
+    for _ in range(2):
+        model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], seed=3, **SMALL)
+        np.random.seed(len(runs))  # our sampling must not read NumPy's global generator
+        runs.append(weights_of(model.learn(40)))
+    assert th.equal(*runs)
+    other = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], seed=4, **SMALL)
+    assert not th.equal(runs[0], weights_of(other.learn(40)))
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("cls", ONLINE)
+def test_blind_to_rewards(cls, discrete):
+    """Rewards replaced by noise or NaN change nothing, bit for bit."""
+    source = {
+        "obs": np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32),
+        "acts": np.array([0, 1, 1, 0, 1]) if discrete else np.linspace(-2, 4, 5, dtype=np.float32)[:, None],
+        "terminal": True,
+    }
+    from types import SimpleNamespace
+
+    runs = []
+    for reward in (0.0, np.random.default_rng(1).normal, lambda: float("nan")):
+        env = CountingEnv(discrete=discrete, reward=reward)
+        model = cls("MlpPolicy", env, demonstrations=[SimpleNamespace(**source)], seed=0, **SMALL)
+        runs.append(weights_of(model.learn(40)))
+    assert th.equal(runs[0], runs[1]) and th.equal(runs[0], runs[2])
+
+
+def constant_demonstrations(env, obs=(7.0, 3.0)):
+    """One terminated transition."""
+    obs = np.array([obs], dtype=np.float32)
+    actions = np.array([1]) if isinstance(env.action_space, spaces.Discrete) else np.array([[1.0]], dtype=np.float32)
+    return Demonstrations(
+        obs=obs,
+        next_obs=obs + 1,
+        actions=actions,
+        terminated=np.array([True]),
+        truncated=np.array([False]),
+        rewards=None,
+        episode=np.array([0]),
+        step=np.array([0]),
+        episode_returns=None,
+        episode_lengths=np.array([1]),
+        episode_indices=np.array([0]),
+    )
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_one_transition_is_enough(discrete):
+    env = CountingEnv(discrete=discrete)
+    model = DualQDM("MlpPolicy", env, demonstrations=constant_demonstrations(env), **SMALL)
+    model.learn(30)
+    assert th.isfinite(weights_of(model)).all()
+
+
+@pytest.mark.parametrize("ends_by", ["terminated", "truncated"])
+@pytest.mark.parametrize("terminal_value", ["absorbing", "zero"])
+def test_termination_and_truncation_in_replay(ends_by, terminal_value):
+    """A truncation bootstraps from the next state, a termination from the absorbing state or from 0."""
+    env = CountingEnv(length=5, ends_by=ends_by)
+    model = DualQDM(
+        "MlpPolicy", env, demonstrations=constant_demonstrations(env), terminal_value=terminal_value, **{**SMALL, "tau": 0.0}
+    )
+    model.learn(100)
+    with th.no_grad():
+        model.critic_target.absorbing.fill_(0.3)
+    batch = model._sample_batch(64)
+    rows = model._rows(batch, None, 0.01)
+    n_replay = 64
+    last = batch.obs[:n_replay, 1] == 4  # the fifth and last step of an episode
+    assert 0 < last.sum() < n_replay
+    target_q = model.critic_target(batch.next_obs).squeeze(0)
+    bootstrap = model.gamma * 0.01 * th.logsumexp(target_q / 0.01, dim=-1)
+    end = model.gamma * 0.3 / (1 - model.gamma) if terminal_value == "absorbing" else 0.0
+    expected = th.where(last, th.tensor(end), bootstrap[:n_replay]) if ends_by == "terminated" else bootstrap[:n_replay]
+    th.testing.assert_close(rows.y_target[:n_replay], expected)
+    assert batch.not_terminated[:n_replay].bool().equal(~last if ends_by == "terminated" else th.ones_like(last))
+
+
+def test_all_four_flag_pairs():
+    """Both flags at once are a termination."""
+    env = CountingEnv(length=1, ends_by="terminated")
+
+    class Both(gym.Wrapper):
+        def step(self, action):
+            obs, reward, _, _, info = self.env.step(action)
+            return obs, reward, True, True, info
+
+    model = DualQDM("MlpPolicy", Both(env), demonstrations=constant_demonstrations(env), **SMALL)
+    model.learn(20)
+    assert model.replay_buffer.rows(20, np.random.default_rng(0)).terminated.all()
+
+
+def test_absorbing_rows_by_hand():
+    """
+    A terminated row adds a virtual row Q = V = c with successor c: here one expert row and 8 replay rows all terminate,
+    so the loss is the sum of the same objective over the real rows and over nine absorbing rows.
+    """
+    env = CountingEnv(length=1)
+    model = DualQDM("MlpPolicy", env, demonstrations=constant_demonstrations(env), **{**SMALL, "demo_batch_size": 1})
+    model.learn(12)
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.02)
+        model.critic_target.absorbing.fill_(0.03)
+    batch = model._sample_batch(8)
+    rows = model._rows(batch, None, model.ent_coef)
+    loss = model.critic_loss(rows, batch.weights)
+    real = type(rows)(rows.q[:, :9], rows.v[:9], rows.y[:9], rows.y_target[:9])
+    real_weights = type(batch.weights)(*(weight[:9] for weight in batch.weights))
+    c, next_c = 0.02 * 100, 0.99 * 0.03 * 100
+    reward = c - next_c  # -0.97: within the bounds
+    absorbing = -1.0 * reward + 9 * (1 / 9) * (c - next_c)
+    assert loss.item() == pytest.approx(model.critic_loss(real, real_weights).item() + absorbing, rel=1e-4, abs=1e-5)
+    assert (batch.weights.actor[:9] > 0).all()
+
+
+def test_initial_states_are_raw_and_complete():
+    """Every reset of every environment is in the ring once, before VecNormalize, and no terminal observation is."""
+    venv = VecNormalize(DummyVecEnv([lambda: CountingEnv(length=3), lambda: CountingEnv(length=4)]))
+    model = DualQDM("MlpPolicy", venv, demonstrations=constant_demonstrations(CountingEnv()), gradient_steps=-1, **SMALL)
+    model.learn(24)  # 12 vector steps: 4 episodes of length 3, 3 episodes of length 4, one more start each
+    ring = model.replay_buffer.initial_states
+    assert len(ring) == 2 + 4 + 3
+    states = ring.states[: len(ring)]
+    assert (states[:, 1] == 0).all()
+    assert sorted(states[:, 0]) == sorted([0, 1, 2, 3, 4] + [0, 1, 2, 3])
+
+
+def test_initial_state_ring_is_bounded():
+    env = CountingEnv(length=1)
+    model = DualQDM(
+        "MlpPolicy", env, demonstrations=constant_demonstrations(env), replay_buffer_kwargs={"n_initial_states": 4}, **SMALL
+    )
+    model.learn(20)
+    assert len(model.replay_buffer.initial_states) == 4
+    assert sorted(model.replay_buffer.initial_states.states[:, 0]) == [17, 18, 19, 20]
+
+
+@pytest.mark.parametrize("low_then_high", [True, False])
+def test_demonstrations_follow_current_normalisation(low_then_high):
+    """Raw rows are stored; both networks see the statistics of now."""
+    venv = VecNormalize(DummyVecEnv([lambda: CountingEnv(length=5)]))
+    model = DualQDM("MlpPolicy", venv, demonstrations=constant_demonstrations(CountingEnv(), (7.0, 3.0)), **SMALL)
+    model.learn(12)
+    for mean in (1.0, -5.0) if low_then_high else (-5.0, 1.0):
+        venv.obs_rms.mean[:], venv.obs_rms.var[:] = mean, 4.0
+        batch = model._sample_batch(8)
+        expected = (np.array([7.0, 3.0]) - mean) / 2
+        np.testing.assert_allclose(batch.obs[8:].numpy(), np.tile(expected, (8, 1)), rtol=1e-5)
+        np.testing.assert_allclose(batch.next_obs[8:].numpy(), np.tile(expected + 0.5, (8, 1)), rtol=1e-5)
+
+
+def test_expert_actions_are_scaled_as_replay_actions():
+    env = CountingEnv(discrete=False)  # box [-2, 4]: action 1 is the centre
+    model = DualQDM("MlpPolicy", env, demonstrations=constant_demonstrations(env), **SMALL)
+    model.learn(12)
+    batch = model._sample_batch(8)
+    assert (batch.actions[8:] == 0).all() and (batch.actions.abs() <= 1).all()
+
+
+def test_no_gradient_reaches_target_networks(demos):
+    for objective in ("reference", "paper"):
+        model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], objective=objective, **SMALL)
+        model.learn(20)
+        batch = model._sample_batch(8)
+        rows = model._rows(batch, model.policy.draw(batch.obs, model._noise(16)), 0.01)
+        assert rows.y_target.grad_fn is None
+        # paper: the objective's V(s') carries gradient, from the online critic
+        assert (rows.y.grad_fn is not None) == (objective == "paper")
+        model.critic_loss(rows, batch.weights).backward()
+        assert all(parameter.grad is None for parameter in model.critic_target.parameters())
+        if objective == "reference":
+            assert th.equal(rows.y, rows.y_target)
+
+
+def test_paper_rows_are_weighted_by_discounted_occupancy():
+    env = CountingEnv(length=6)
+    model = DualQDM("MlpPolicy", env, demonstrations=constant_demonstrations(env), objective="paper", gamma=0.5, **SMALL)
+    model.learn(60)
+    rows = model.replay_buffer.rows(20, np.random.default_rng(0))
+    np.testing.assert_array_equal(rows.step, rows.obs[:, 1])
+    batch = model._sample_batch(20)
+    replay_step = batch.obs[:20, 1]
+    weight = batch.weights.value[:20]
+    th.testing.assert_close(weight, 0.5 * 0.5**replay_step / (0.5**replay_step).sum())
+    th.testing.assert_close(batch.weights.value[20:28], th.full((8,), 0.5 / 8))
+    assert (batch.weights.constraint[20:28] == 0).all() and (batch.weights.actor[20:28] == 0).all()
+    assert batch.weights.constraint[:20].sum() == pytest.approx(1)
+
+
+def test_nan_stops_with_the_update_range(demos):
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], **SMALL)
+    model.learn(20)
+    with th.no_grad():
+        model.critic.qf0[0].weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="critic_loss.*between updates 13 and"):
+        model.learn(30, reset_num_timesteps=False)
+
+
+def test_diverging_critic_warns_once(demos):
+    model = IQLearn("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], **SMALL)
+    model.learn(20)
+    with th.no_grad():
+        model.critic.qf0[-1].bias.fill_(1e5)
+    with pytest.warns(UserWarning, match="diverging.*RegIQLearn"):
+        model.learn(10, reset_num_timesteps=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(10, reset_num_timesteps=False)
+
+
+def test_log_keys(demos):
+    seen = {}
+
+    class Spy(BaseCallback):
+        def _on_step(self):
+            return True
+
+    model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **SMALL)
+    model.learn(30, callback=Spy())
+    seen = model.logger.name_to_value
+    for name in (
+        "critic_loss actor_loss ent_coef learning_rate actor_learning_rate n_updates implicit_reward_expert "
+        "implicit_reward_replay implicit_reward_expert_std below_bounds above_bounds q_min q_max q_mean initial_value "
+        "expert_log_likelihood absorbing_value"
+    ).split():
+        assert np.isfinite(seen[f"train/{name}"]), name
+    assert seen["demonstrations/transitions"] == 200
+    assert seen["demonstrations/expert_return"] == pytest.approx(demos["Pendulum-v1"].episode_returns[0])
+    assert seen["train/q_min"] <= seen["train/q_mean"] <= seen["train/q_max"]
+    assert seen["train/n_updates"] == 22
+
+
+def test_actor_learning_rate_schedules(demos):
+    def rate(actor_learning_rate, **options):
+        model = DualQDM(
+            "MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], actor_learning_rate=actor_learning_rate, **SMALL
+        )
+        model.learn(16)
+        return model.actor.optimizer.param_groups[0]["lr"], model.critic.optimizer.param_groups[0]["lr"]
+
+    assert rate(None) == (3e-5, 3e-4)
+    assert rate(1e-3) == (1e-3, 3e-4)
+    # at the last update 16 of 16 steps are done
+    assert rate("lin_1e-3")[0] == pytest.approx(0.0, abs=1e-9)
+    assert rate(lambda progress: 1.0 + progress)[0] == pytest.approx(1.0)
+
+
+def test_twin_critics_share_the_minimum(demos):
+    model = DualQDM(
+        "MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **{**SMALL, "policy_kwargs": {"n_critics": 2}}
+    )
+    obs, noise = th.randn(5, 3), th.randn(5, 1)
+    draw = model.policy.draw(obs, noise)
+    q = model.critic.q_values(obs, draw.actions)
+    assert q.shape == (2, 5)
+    th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.5), th.minimum(*q) - 0.5 * draw.log_prob)
+
+
+# --------------------------------------------------------------------------------------------------------------------------
+# Implicit reward
+# --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_implicit_reward_by_hand():
+    env = CountingEnv()
+    model = DualQDM("MlpPolicy", env, demonstrations=constant_demonstrations(env), **SMALL)
+    model.learn(20)
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.02)
+    obs = np.array([[0.0, 1.0], [0.0, 4.0]], dtype=np.float32)
+    reward = model.implicit_reward(obs, np.array([1, 0]), obs + 1, np.array([False, True]))
+    with th.no_grad():
+        q, q_next = model.critic(th.as_tensor(obs))[0].numpy(), model.critic(th.as_tensor(obs + 1))[0].numpy()
+    soft = 0.01 * np.log(np.exp((q_next[0] - q_next[0].max()) / 0.01).sum()) + q_next[0].max()
+    np.testing.assert_allclose(reward, [q[0, 1] - 0.99 * soft, q[1, 0] - 0.99 * 0.02 * 100], rtol=1e-4, atol=1e-5)
+
+
+def test_implicit_reward_is_repeatable_and_takes_raw_inputs(demos):
+    venv = VecNormalize(make_vec_env("Pendulum-v1"))
+    model = DualQDM("MlpPolicy", venv, demonstrations=demos["Pendulum-v1"], **SMALL)
+    model.learn(20)
+    data = demos["Pendulum-v1"]
+    arguments = (data.obs, data.actions, data.next_obs, data.terminated)
+    first = model.implicit_reward(*arguments)
+    th.randn(3)
+    np.testing.assert_array_equal(first, model.implicit_reward(*arguments))
+    assert first.shape == (200,) and not np.array_equal(first, model.implicit_reward(*arguments, seed=1))
+    venv.obs_rms.mean[:] += 1.0
+    assert not np.allclose(first, model.implicit_reward(*arguments))
+
+
+# --------------------------------------------------------------------------------------------------------------------------
+# BC
+# --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["nll", "mse"])
+def test_bc_fits_box_demonstrations_without_environment_steps(loss):
+    env = CountingEnv(discrete=False)
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(65, 2)).astype(np.float32)
+    actions = (1 + 3 * np.tanh(obs[:-1, :1])).astype(np.float32)  # the box [-2, 4] is 1 +- 3
+
+    class Trajectory:
+        acts, terminal = actions, False
+
+    Trajectory.obs = obs
+    model = BC("MlpPolicy", env, demonstrations=[Trajectory()], loss=loss, seed=0, learning_rate=3e-3, device="cpu")
+    model.learn(400)
+    error = np.abs(model.predict(obs[:-1], deterministic=True)[0] - actions)
+    assert error.mean() < 0.3 < np.abs(actions - actions.mean()).mean()
+    assert env.n_steps == 0
+
+
+def test_bc_discrete_fits_and_stops_early():
+    env = CountingEnv()
+    obs = np.random.default_rng(0).normal(size=(129, 2)).astype(np.float32)
+
+    class Trajectory:
+        acts, terminal = (obs[:-1, 0] > 0).astype(np.int64), False
+
+    Trajectory.obs = obs
+    model = BC(
+        "MlpPolicy",
+        env,
+        demonstrations=[Trajectory()],
+        seed=0,
+        learning_rate=3e-3,
+        validation_interval=50,
+        early_stopping_patience=3,
+        device="cpu",
+    )
+    model.learn(20_000)
+    assert model.num_timesteps < 20_000 and model.num_timesteps % 50 == 0
+    assert (model.predict(obs[:-1], deterministic=True)[0] == Trajectory.acts).mean() > 0.95
+    assert env.n_steps == 0
+
+
+def test_bc_holds_out_the_stated_share(demos):
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], validation_fraction=0.2, **SMALL)
+    assert len(model._held_out) == 100 and len(model._kept) == 400
+    assert set(model._held_out).isdisjoint(model._kept)
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_bc_warmup_raises_the_likelihood(env_id, demos):
+    likelihoods = []
+    for steps in (0, 200):
+        model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], seed=0, bc_warmup_steps=steps, **SMALL)
+        model.learn(1)
+        data = model.demo_buffer.take(np.arange(100))
+        batch = model._to_batch(data, 0)
+        with th.no_grad():
+            likelihoods.append(model.policy.log_prob(batch.obs, batch.actions).mean().item())
+    assert likelihoods[1] > likelihoods[0] + 0.1
