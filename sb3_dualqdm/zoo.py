@@ -78,8 +78,9 @@ def on_callbacks(module: ModuleType) -> None:
 def on_exp_manager(module: ModuleType) -> None:
     """Make ``ExperimentManager`` find our hyperparameters, and treat demonstrations as more than a hyperparameter."""
     manager = module.ExperimentManager
-    for wrap in (_config_path, _demonstrations_and_default_entry, _number_of_actions, _stop_on_bad_demonstrations):
-        wrap(manager)
+    _config_path(manager)
+    _demonstrations_and_default_entry(manager)
+    _check_before_search(manager, module.ALGOS)
 
 
 def _is_ours(model: Any) -> bool:
@@ -142,36 +143,20 @@ def _read_with_default(manager: Any, read: Any) -> Any:
             manager.config = path
 
 
-def _number_of_actions(manager: Any) -> None:
+def _check_before_search(manager: Any, algos: dict[str, Any]) -> None:
     original = manager._preprocess_action_noise
 
     @functools.wraps(original)
     def _preprocess_action_noise(self: Any, hyperparams: Any, saved_hyperparams: Any, env: Any) -> Any:
         if self.algo in ALGOS and env.action_space.shape:
             self.n_actions = env.action_space.shape[0]  # older versions set it for action noise only
-        return original(self, hyperparams, saved_hyperparams, env)
+        hyperparams = original(self, hyperparams, saved_hyperparams, env)
+        if self.algo in ALGOS and self.optimize_hyperparameters:
+            # An error within a trial may be taken for bad hyperparameters, so missing or wrong demonstrations are found here.
+            algos[self.algo](env=env, **hyperparams)._require_demonstrations()
+        return hyperparams
 
     manager._preprocess_action_noise = _preprocess_action_noise
-
-
-def _stop_on_bad_demonstrations(manager: Any) -> None:
-    original = manager.objective
-
-    @functools.wraps(original)
-    def objective(self: Any, trial: Any) -> float:
-        try:
-            return original(self, trial)
-        except Exception as error:
-            # rl_zoo3 takes a ValueError for bad hyperparameters and prunes the trial; other demonstrations are needed here.
-            cause = error.__cause__
-            if cause is not None and self.algo in ALGOS:
-                from sb3_dualqdm.demonstrations import DemonstrationError
-
-                if isinstance(cause, DemonstrationError):
-                    raise cause from None
-            raise
-
-    manager.objective = objective
 
 
 def sample_hyperparams(algo: str, trial: Any, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
