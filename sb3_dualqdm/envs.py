@@ -1,4 +1,7 @@
-"""Registration of the package's environments in gymnasium. Cheap: nothing but gymnasium's registration module is imported."""
+"""
+The package's environments in gymnasium. Importing this module registers them; nothing but gymnasium's registration is
+imported.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +19,6 @@ def register() -> None:
     ):
         if env_id not in registration.registry:
             registration.register(id=env_id, entry_point=entry_point, max_episode_steps=max_steps)
+
+
+register()

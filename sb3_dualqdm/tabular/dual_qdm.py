@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from sb3_dualqdm.tabular.demos import TabularDemos
-from sb3_dualqdm.tabular.mdp import TabularMDP
+from sb3_dualqdm.tabular.mdp import TabularMDP, logsumexp, softmax
 from sb3_dualqdm.tabular.optimise import maximise_on_box
 from sb3_dualqdm.tabular.solution import Solution
 
@@ -206,3 +206,44 @@ def _from_reward(
 ) -> Solution:
     q, v, policy = mdp.soft_optimal(reward, alpha)
     return Solution(q, v, policy, reward, mdp.occupancy(policy), gap, objective, iterations, converged)
+
+
+def penalised_iterates(
+    mdp: TabularMDP,
+    demos: TabularDemos,
+    snapshots: Sequence[int],
+    alpha: float = 0.1,
+    beta: float = 1.0,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    learning_rate: float = 0.25,
+    tau: float = 0.1,
+) -> dict[int, np.ndarray]:
+    """
+    The practical algorithm for discrete actions with exact expectations: gradient ascent on Q, the penalty measured against
+    a target Q that follows by Polyak averaging, every pair having the same weight 1 in the online data.
+
+    :param mdp: the MDP
+    :param demos: the demonstrations
+    :param snapshots: iterations to return, 0 being the start at Q = 0
+    :param alpha: temperature, default 0.1
+    :param beta: weight of the penalty, default 1
+    :param bounds: bounds of the implicit reward, default (0, 1)
+    :param learning_rate: step of the ascent, default 0.25
+    :param tau: share of Q in the target per iteration, default 0.1
+    :return: Q at every asked iteration
+    """
+    low, high = bounds
+    expert, source = demos.occupancy(mdp), mdp.start_source()
+    q, target = np.zeros(mdp.shape), np.zeros(mdp.shape)
+    out = {}
+    for iteration in range(max(snapshots) + 1):
+        if iteration in snapshots:
+            out[iteration] = q.copy()
+        residual = q - mdp.backup(logsumexp(target, alpha))
+        slope = expert + 2.0 * beta * (np.maximum(low - residual, 0.0) - np.maximum(residual - high, 0.0))
+        # In the objective V(s') and V(s_1) carry gradient: successors of the demonstrations and initial states are pushed
+        # down.
+        slope -= (mdp.successor_mass(expert) + source)[..., None] * softmax(q, alpha)
+        q = q + learning_rate * slope
+        target = tau * q + (1.0 - tau) * target
+    return out

@@ -174,9 +174,7 @@ def td_violations(mdp: TabularMDP, tolerance: float = 1e-12) -> list[str]:
             lines.append(f"step {h}: an action other than the expert's is as likely to reach an expert-reachable state.")
         inside, outside = kernel[reachable][..., following], kernel[~reachable][..., following]
         if outside.size and (inside.min(axis=0) < outside.max(axis=0) - tolerance).any():
-            lines.append(
-                f"step {h}: a state that is not expert-reachable is likelier than one that is to reach an expert-reachable state."
-            )
+            lines.append(f"step {h}: a state that is not expert-reachable is likelier than one that is to reach such a state.")
         reachable = following
     return lines
 

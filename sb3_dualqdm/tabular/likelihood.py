@@ -130,8 +130,11 @@ def iq_learn_objective(mdp: TabularMDP, demos: TabularDemos, alpha: float, diver
     n_states = int(np.prod(mdp.shape[:-1]))
 
     def objective(q: np.ndarray) -> tuple[float, np.ndarray]:
-        v = logsumexp(q, alpha)
-        policy = np.exp((q - v[..., None]) / alpha)
+        top = q.max(axis=-1)
+        policy = np.exp((q - top[..., None]) / alpha)
+        total = policy.sum(axis=-1)
+        v = top + alpha * np.log(total)
+        policy /= total[..., None]
         reward = q.ravel()[table.pair_index] - future * v.ravel()[following]
         value, slope = phi(reward, divergence)
         slope = slope * table.weight

@@ -103,8 +103,8 @@ class TabularMDP:
             or transitions.shape[-1] != initial.size
         ):
             raise ValueError(
-                f"transitions have shape {transitions.shape} and initial has shape {initial.shape}, expected (S, A, S) and (S,): "
-                "reshape them."
+                f"transitions have shape {transitions.shape} and initial has shape {initial.shape}, expected (S, A, S) and "
+                "(S,): reshape them."
             )
         if (transitions < 0).any() or not np.allclose(transitions.sum(axis=-1), 1.0, atol=1e-9):
             raise ValueError(
@@ -321,6 +321,20 @@ class TabularMDP:
         :return: shape ``shape``
         """
         return self.pair_mass(policy, self.start_source())
+
+    def successor_mass(self, pair_mass: np.ndarray) -> np.ndarray:
+        """
+        Where mass on pairs goes in one step, gamma included; the adjoint of :meth:`backup`.
+
+        :param pair_mass: shape ``shape``
+        :return: shape (H, S) or (S,)
+        """
+        if self.horizon is None:
+            return self.discount * (pair_mass.ravel() @ self.kernel())
+        out = np.zeros(self.shape[:-1])
+        for h in range(self.horizon - 1):
+            out[h + 1] = pair_mass[h].ravel() @ self.kernel(h)
+        return out
 
     def reachable(self) -> np.ndarray:
         """Which pairs some policy visits with positive probability: bool of shape ``shape``."""

@@ -80,13 +80,13 @@ def maximise_on_box(
 
     x = np.clip(np.asarray(start, dtype=float).ravel(), low, high)
     value, slope = evaluate(x)
-    pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=memory)
+    pairs = _Curvature(memory)
     best = (x, value, measure(x, slope))
     iterations, stalled = 0, 0
     while best[2] > tolerance and iterations < max_iterations:
         free = ~(((x <= low) & (slope >= 0)) | ((x >= high) & (slope <= 0)))
-        direction = -_inverse_hessian_times(np.where(free, slope, 0.0), pairs, free)
-        if not pairs:
+        direction = -pairs.newton_step(slope, np.flatnonzero(free))
+        if not pairs.full:
             direction /= max(1.0, float(np.abs(direction).max()))
         step, accepted = 1.0, False
         for _ in range(60):
@@ -99,13 +99,13 @@ def maximise_on_box(
                 break
             step *= 0.5 if step > 1e-3 else 0.1
         if not accepted:
-            if not pairs:
+            if not pairs.full:
                 break  # steepest descent cannot improve either: the limit of the arithmetic
             pairs.clear()
             continue
         change, bend = trial - x, trial_slope - slope
         if float(change @ bend) > 1e-12 * float(bend @ bend):
-            pairs.append((change, bend))
+            pairs.add(change, bend)
         stalled = stalled + 1 if trial_value >= value else 0
         x, value, slope = trial, trial_value, trial_slope
         iterations += 1
@@ -118,27 +118,43 @@ def maximise_on_box(
     return BoxResult(x.reshape(shape), -value, gap, iterations, gap <= tolerance)
 
 
-def _inverse_hessian_times(vector: np.ndarray, pairs: deque, free: np.ndarray) -> np.ndarray:
-    """The L-BFGS two-loop recursion restricted to the free coordinates."""
-    index = np.flatnonzero(free)
-    out = vector[index]
-    usable = []
-    for change, bend in pairs:
-        c, b = change[index], bend[index]
+class _Curvature:
+    """The last steps and gradient changes, and the L-BFGS two-loop recursion on them restricted to the free coordinates."""
+
+    def __init__(self, memory: int) -> None:
+        self.full: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=memory)
+        self._index = np.zeros(0, dtype=int)
+        self._restricted: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=memory)  # kept while the free set stays
+
+    def clear(self) -> None:
+        self.full.clear()
+        self._restricted.clear()
+
+    def add(self, change: np.ndarray, bend: np.ndarray) -> None:
+        self.full.append((change, bend))
+        self._restricted.append(self._restrict(change, bend))
+
+    def _restrict(self, change: np.ndarray, bend: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        c, b = change[self._index], bend[self._index]
         product = float(c @ b)
-        if product > 0 and product > 1e-14 * float(b @ b):
-            usable.append((c, b, 1.0 / product))
-    if not usable:
-        return vector.copy()
-    coefficients = []
-    for c, b, rho in reversed(usable):
-        coefficient = rho * float(c @ out)
-        coefficients.append(coefficient)
-        out -= coefficient * b
-    c, b, rho = usable[-1]
-    out *= 1.0 / (rho * float(b @ b))
-    for (c, b, rho), coefficient in zip(usable, reversed(coefficients)):
-        out += (coefficient - rho * float(b @ out)) * c
-    result = np.zeros_like(vector)
-    result[index] = out
-    return result
+        return c, b, 1.0 / product if product > 0 and product > 1e-14 * float(b @ b) else 0.0  # 0: no use on this free set
+
+    def newton_step(self, slope: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Approximate inverse Hessian times the slope, on the free coordinates; 0 elsewhere."""
+        if not np.array_equal(index, self._index):
+            self._index = index
+            self._restricted = deque((self._restrict(*pair) for pair in self.full), maxlen=self.full.maxlen)
+        usable = [pair for pair in self._restricted if pair[2] > 0]
+        out = slope[index]
+        if usable:
+            coefficients = []
+            for c, b, rho in reversed(usable):
+                coefficients.append(rho * float(c @ out))
+                out -= coefficients[-1] * b
+            c, b, rho = usable[-1]
+            out *= 1.0 / (rho * float(b @ b))
+            for (c, b, rho), coefficient in zip(usable, reversed(coefficients)):
+                out += (coefficient - rho * float(b @ out)) * c
+        result = np.zeros_like(slope)
+        result[index] = out
+        return result
