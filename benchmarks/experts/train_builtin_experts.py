@@ -23,7 +23,6 @@ import stable_baselines3 as sb3
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.utils import LinearSchedule
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "sb3_dualqdm" / "demonstrations" / "data"
@@ -98,6 +97,8 @@ def train(env_id: str, expert: Expert, path: Path):
     :param path: the model's zip.
     :return: the trained Stable-Baselines3 model.
     """
+    from stable_baselines3.common.utils import LinearSchedule  # since 2.7; the rest runs with older versions
+
     algorithm = getattr(sb3, expert.algorithm)
     if path.exists():
         return algorithm.load(path, device="cpu")
