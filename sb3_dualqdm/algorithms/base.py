@@ -94,7 +94,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param ent_coef: temperature alpha, default 0.01; 0: V is the maximum; ``"auto"`` or ``"auto_0.1"``: learned as in SAC
         (known to destabilise IQ-Learn)
     :param target_update_interval: updates between Polyak steps, default 1
-    :param target_entropy: for a learned temperature; ``"auto"``: -|A| for Box, 0.1 log |A| for Discrete
+    :param target_entropy: for a learned temperature; ``"auto"``: ``-|A|`` for Box, ``0.1 log |A|`` for Discrete
     :param use_sde: gSDE is not supported, must be False (so are the two following arguments unused)
     :param sde_sample_freq: unused
     :param use_sde_at_warmup: unused
