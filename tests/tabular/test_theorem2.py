@@ -56,14 +56,14 @@ def test_dual_qdm_equals_ail_primal_and_dual_vdm(seed, case, alpha):
 
 
 @pytest.mark.both
-@pytest.mark.parametrize("seed, case, alpha", CASES)
+@pytest.mark.parametrize("seed, case, alpha", CASES[:8])
 def test_dual_qdm_equals_ail_by_min_max_iteration(seed, case, alpha):
     mdp, demos = both(seed)[case]
-    dual_q, ail = solve_dual_qdm(mdp, demos, alpha), solve_ail(mdp, demos, alpha, tolerance=1e-9)
-    assert ail.gap < 1e-6
-    assert ail.objective == pytest.approx(dual_q.objective, abs=1e-6)
+    dual_q, ail = solve_dual_qdm(mdp, demos, alpha, tolerance=1e-9), solve_ail(mdp, demos, alpha, tolerance=1e-8)
+    assert ail.gap < 1e-7
+    assert ail.objective == pytest.approx(dual_q.objective, abs=1e-7)
     visited = dual_q.occupancy.sum(axis=-1) > 1e-4
-    assert ail.policy[visited] == pytest.approx(dual_q.policy[visited], abs=3e-3)
+    assert ail.policy[visited] == pytest.approx(dual_q.policy[visited], abs=1e-4)
 
 
 def test_min_max_iteration_agrees_with_the_conic_solver():
