@@ -437,7 +437,7 @@ def test_actor_learning_rate_schedules(demos):
         model.learn(16)
         return model.actor.optimizer.param_groups[0]["lr"], model.critic.optimizer.param_groups[0]["lr"]
 
-    assert rate(None) == (3e-5, 3e-4)
+    assert rate(None) == (3e-4, 3e-4)
     assert rate(1e-3) == (1e-3, 3e-4)
     # at the last update 16 of 16 steps are done
     assert rate("lin_1e-3")[0] == pytest.approx(0.0, abs=1e-9)

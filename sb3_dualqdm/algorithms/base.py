@@ -111,8 +111,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param subsample: keep every k-th transition (with its true successor), default 1
     :param demonstrations_kwargs: further keyword arguments of :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None: the method's default
-        (3e-5); Box only
+    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None (default): ``learning_rate``; Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
@@ -130,7 +129,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = POLICY_ALIASES
     policy: Any  # SoftActorCriticPolicy or SoftQPolicy
     _replay_buffer: Any
-    default_actor_learning_rate: ClassVar[float | None] = 3e-5
     # What a user can do about a diverging critic
     divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
     # learn(n) counts updates on the demonstrations alone
@@ -355,8 +353,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _make_actor_lr_schedule(self) -> Callable[[float], float]:
         rate = self.actor_learning_rate
-        if rate is None:
-            rate = self.default_actor_learning_rate
         if rate is None:
             return self.lr_schedule
         if callable(rate):

@@ -28,7 +28,6 @@ class BC(ImitationAlgorithm):
     """
 
     offline = True
-    default_actor_learning_rate = None  # that is, learning_rate
     divergence_advice = "lower learning_rate"
 
     def __init__(
