@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -14,7 +15,6 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from sb3_dualqdm import BC, Demonstrations, DualQDM, IQLearn, RegIQLearn
-from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 
 pytestmark = pytest.mark.both
 
@@ -177,7 +177,7 @@ def test_bad_actor_learning_rate_refused():
 
 
 def test_demonstrations_of_another_environment_refused(demos):
-    with pytest.raises(ValueError, match="(?i)action|observation"):
+    with pytest.raises(ValueError, match=r"(?i)action|observation"):
         DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["Pendulum-v1"])
 
 
@@ -391,7 +391,7 @@ def test_nan_stops_with_the_update_range(demos):
     model.learn(20)
     with th.no_grad():
         model.critic.qf0[0].weight.fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="critic_loss.*between updates 13 and"):
+    with pytest.raises(FloatingPointError, match=r"critic_loss.*between updates 13 and"):
         model.learn(30, reset_num_timesteps=False)
 
 
@@ -552,3 +552,71 @@ def test_bc_warmup_raises_the_likelihood(env_id, demos):
         with th.no_grad():
             likelihoods.append(model.policy.log_prob(batch.obs, batch.actions).mean().item())
     assert likelihoods[1] > likelihoods[0] + 0.1
+
+
+# --------------------------------------------------------------------------------------------------------------------------
+# Observation spaces
+# --------------------------------------------------------------------------------------------------------------------------
+
+
+def recorded(env, n_episodes=1):
+    from sb3_dualqdm import collect_demonstrations
+
+    env.action_space.seed(0)
+    return collect_demonstrations(lambda obs: env.action_space.sample(), env, n_episodes, seed=0)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("channel_last", [True, False])
+def test_image_observations(discrete, channel_last):
+    from stable_baselines3.common.envs import FakeImageEnv
+
+    env = FakeImageEnv(discrete=discrete, screen_height=36, screen_width=38, channel_first=not channel_last)
+    model = DualQDM(
+        "CnnPolicy",
+        env,
+        demonstrations=recorded(env),
+        **{**SMALL, "policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}},
+    )
+    model.learn(12)
+    batch = model._sample_batch(4)
+    assert batch.obs.dtype == th.uint8 and batch.obs.shape == (12, 1, 36, 38)
+    assert model.action_space.contains(model.predict(env.reset()[0])[0]) or discrete
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_dict_observations(discrete):
+    from stable_baselines3.common.envs import SimpleMultiObsEnv
+
+    env = SimpleMultiObsEnv(discrete_actions=discrete)
+    model = DualQDM("MultiInputPolicy", env, demonstrations=recorded(env), value_mode="initial", **SMALL)
+    model.learn(24)
+    batch = model._sample_batch(4)
+    assert set(batch.obs) == set(env.observation_space.spaces) and len(batch.initial_obs["vec"]) == 4
+    with pytest.raises(ValueError, match="MultiInputPolicy"):
+        DualQDM("MlpPolicy", env)
+
+
+def test_discrete_observations():
+    env = gym.make("FrozenLake-v1")
+    model = DualQDM("MlpPolicy", env, demonstrations=recorded(env, 2), **SMALL)
+    model.learn(24)
+    assert model._sample_batch(4).obs.shape == (12, 1)
+    assert int(model.predict(3)[0]) in range(4)
+
+
+def test_trajectories_by_attribute():
+    """Anything with obs (T + 1), acts and terminal, and the time limit of the environment turns a full episode's end."""
+    from types import SimpleNamespace
+
+    obs = np.zeros((501, 4), dtype=np.float32)
+    full = SimpleNamespace(obs=obs, acts=np.zeros(500, dtype=np.int64), terminal=True, infos=None)
+    short = SimpleNamespace(obs=obs[:11], acts=np.zeros(10, dtype=np.int64), terminal=True, infos=None)
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=[full, short], **SMALL)
+    data = model.demo_buffer.demonstrations
+    assert data.truncated[499] and not data.terminated[499]
+    assert data.terminated[-1] and not data.truncated[-1]
+    trusting = DualQDM(
+        "MlpPolicy", "CartPole-v1", demonstrations=[full], demonstrations_kwargs={"max_episode_steps": None}, **SMALL
+    )
+    assert trusting.demo_buffer.demonstrations.terminated[-1]

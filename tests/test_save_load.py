@@ -33,7 +33,10 @@ def paths(tmp_path_factory):
 
 def assert_same_state(first, second):
     for name, value in first.get_parameters().items():
-        flat_first, flat_second = th.utils._pytree.tree_leaves(value), th.utils._pytree.tree_leaves(second.get_parameters()[name])
+        flat_first, flat_second = (
+            th.utils._pytree.tree_leaves(value),
+            th.utils._pytree.tree_leaves(second.get_parameters()[name]),
+        )
         assert len(flat_first) == len(flat_second) > 0
         for a, b in zip(flat_first, flat_second):
             assert th.equal(a, b) if isinstance(a, th.Tensor) else a == b, name
@@ -101,7 +104,7 @@ def test_demonstrations_gone_changed_or_replaced(paths, tmp_path):
     path.unlink()
     gone = DualQDM.load(tmp_path / "model", env=make_vec_env("CartPole-v1"))
     assert gone.predict(np.zeros(4, dtype=np.float32))[0] in (0, 1)
-    with pytest.raises(Exception, match="demos.npz"):
+    with pytest.raises(Exception, match=r"demos\.npz"):
         gone.learn(10)
 
     with warnings.catch_warnings():
@@ -115,7 +118,7 @@ def test_demonstrations_gone_changed_or_replaced(paths, tmp_path):
 
 def test_overriding_demonstrations_are_checked_when_loading(paths, tmp_path):
     DualQDM("MlpPolicy", "CartPole-v1", demonstrations=paths["CartPole-v1"], **SMALL).save(tmp_path / "model")
-    with pytest.raises(ValueError, match="(?i)action|observation"):
+    with pytest.raises(ValueError, match=r"(?i)action|observation"):
         DualQDM.load(tmp_path / "model", env=make_vec_env("CartPole-v1"), demonstrations=paths["Pendulum-v1"])
 
 

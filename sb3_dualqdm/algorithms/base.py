@@ -51,6 +51,11 @@ READ_INTERVAL = 1000
 DIVERGENCE_FACTOR = 10.0
 
 
+def _plain(demonstrations: Any) -> Any:
+    """A path as a string, which a zip can carry to another system."""
+    return str(demonstrations) if isinstance(demonstrations, pathlib.Path) else demonstrations
+
+
 class Batch(NamedTuple):
     """
     One update's rows on the device: ``n`` replay rows first, then ``m`` expert rows.
@@ -111,7 +116,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param subsample: keep every k-th transition (with its true successor), default 1
     :param demonstrations_kwargs: further keyword arguments of :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None (default): ``learning_rate``; Box only
+    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None (default): ``learning_rate``;
+        Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
@@ -211,7 +217,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = demonstrations
+        self.demonstrations = _plain(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -406,7 +412,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
-        self.demonstrations, self.demonstrations_sha256 = demonstrations, None
+        self.demonstrations, self.demonstrations_sha256 = _plain(demonstrations), None
         self._load_demonstrations()
 
     def _load_demonstrations(self) -> None:
@@ -942,7 +948,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param kwargs: arguments to change, such as ``demonstrations=``
         """
         if "demonstrations" in kwargs:
-            kwargs.setdefault("demonstrations_sha256", None)
+            kwargs.update(demonstrations=_plain(kwargs["demonstrations"]), demonstrations_sha256=None)
         model = super().load(path, env, *args, **kwargs)
         model._sync_temperature()
         if kwargs.get("demonstrations") is not None:
@@ -952,7 +958,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
         excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target"]
-        if not isinstance(self.demonstrations, (str, pathlib.Path)):
+        if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
         return super()._excluded_save_params() + excluded
