@@ -97,6 +97,16 @@ def test_actions_are_stored_as_the_environment_got_them():
     assert discrete.actions == [3, 3, 3] and demos.actions.tolist() == [3, 3, 3] and demos.actions.dtype == np.int64
 
 
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_policies_that_change_the_observation_in_place(vectorised):
+    def expert(obs):
+        obs *= 0.0
+        return np.zeros((1, 1))
+
+    demos = collect_demonstrations(expert, DummyVecEnv([Counter]) if vectorised else Counter(), 1)
+    assert demos.obs.tolist() == [[10, 0], [10, 1], [10, 2]]
+
+
 class Recurrent:
     """A predict object that notes what it is given and counts steps in its state."""
 
@@ -192,5 +202,7 @@ def test_wrong_policies_and_envs():
         collect_demonstrations(lambda obs: [0.0], object(), 1)
     with pytest.raises(ValueError, match="actions has NaN"):
         collect_demonstrations(lambda obs: [np.nan], Counter(), 1)
+    with pytest.raises(ValueError, match=r"returned the action 0.5 but the action space is Discrete\(4\): return integers"):
+        collect_demonstrations(lambda obs: 0.5, Counter(space=Discrete(4)), 1)
     with pytest.raises(ValueError, match="out of range"):
         collect_demonstrations(lambda obs: 9, Counter(space=Discrete(4)), 1)

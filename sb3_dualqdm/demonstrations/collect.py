@@ -67,7 +67,7 @@ class _Policy:
             raise ValueError(f"the policy is a {type(policy).__name__}: pass an object with predict, or a function.")
         self.function: Callable[..., Any] = policy if self.model is None else policy.predict
         self.name = type(policy).__name__ if self.model is not None else getattr(policy, "__name__", type(policy).__name__)
-        self.options = {"deterministic": deterministic} if self.model is not None else {}
+        self.deterministic = deterministic
         self.state: Any = None
         if self.model is not None:
             parameters = inspect.signature(self.function).parameters
@@ -79,7 +79,7 @@ class _Policy:
     def act(self, obs: Obs, starts: np.ndarray) -> Any:
         if self.model is None:
             return self.function(obs)
-        options = {**self.options, "state": self.state, "episode_start": starts}
+        options = {"deterministic": self.deterministic, "state": self.state, "episode_start": starts}
         result = self.function(self.normalize(obs), **{key: value for key, value in options.items() if key in self.accepts})
         action, self.state = result if isinstance(result, tuple) else (result, None)
         return action
@@ -110,7 +110,10 @@ def _in_box(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> np.nd
         ) from None
     if isinstance(space, gym.spaces.Box):
         return np.clip(array, space.low, space.high).astype(space.dtype)
-    return array.astype(np.int64)
+    whole = array.astype(np.int64)
+    if not np.array_equal(whole, array):
+        raise ValueError(f"the policy returned the action {array.tolist()} but the action space is {space}: return integers.")
+    return whole
 
 
 def _from_env(policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None) -> list[_Episode]:
@@ -120,8 +123,8 @@ def _from_env(policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None) 
         episode = _Episode()
         start = np.ones(1, dtype=bool)
         while not (episode.terminated or episode.truncated):
+            episode.obs.append(_copy(obs))  # before a policy that works in place
             action = _in_box(policy.act(obs, start), env.action_space)
-            episode.obs.append(_copy(obs))
             obs, reward, terminated, truncated, _ = env.step(int(action) if action.ndim == 0 else action)
             episode.next_obs.append(_copy(obs))
             episode.acts.append(action)
@@ -165,9 +168,9 @@ def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | Non
     obs: Any = inner.reset()
     starts = np.ones(n_envs, dtype=bool)
     while any(len(done) < n for done, n in zip(finished, wanted)):
+        before = _copy(obs)
         seen = obs if policy.model is not None or normalizer is None else normalizer.normalize_obs(obs)
         actions = _in_box(policy.act(seen, starts), inner.action_space, (n_envs,))
-        before = _copy(obs)
         obs, rewards, dones, infos = inner.step(actions)
         for i in range(n_envs):
             episode = running[i]
