@@ -445,8 +445,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.env is None:
             return None
         try:
+            if hasattr(self.env, "has_attr"):  # a spec need not survive the way from a subprocess, a number does (SB3 >= 2.4)
+                name = "_max_episode_steps"
+                return self.env.get_attr(name, indices=[0])[0] if self.env.has_attr(name) else None
             return getattr(self.env.get_attr("spec", indices=[0])[0], "max_episode_steps", None)
-        except AttributeError:
+        except (AttributeError, NotImplementedError):
             return None
 
     def _require_demonstrations(self) -> DemonstrationBuffer:
