@@ -62,7 +62,7 @@ EXPERTS = {
     "Pendulum-v1": Expert("SAC", steps=20_000, required_mean=-170.0, hyperparameters={"learning_rate": 1e-3}),
     "Acrobot-v1": Expert(
         "PPO",
-        steps=1_000_000,
+        steps=300_000,
         required_mean=-85.0,
         n_envs=16,
         hyperparameters={"n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0},
