@@ -14,8 +14,9 @@ from sb3_dualqdm.demonstrations import builtin, builtin_ids, builtin_path
 from sb3_dualqdm.demonstrations.files import file_sha256
 
 pytestmark = pytest.mark.both
-# what a competent policy reaches on average
-GOOD = {"CartPole-v1": 500.0, "Acrobot-v1": -90.0, "Pendulum-v1": -200.0, "MountainCarContinuous-v0": 90.0}
+# What a competent policy reaches on average. It is asked of the expert's 100 evaluation episodes: five stored ones, taken as
+# they come, are too few (Acrobot's contain one of -142).
+GOOD = {"CartPole-v1": 500.0, "Acrobot-v1": -85.0, "Pendulum-v1": -170.0, "MountainCarContinuous-v0": 90.0}
 LIMITS = {"CartPole-v1": 500, "Acrobot-v1": 500, "Pendulum-v1": 200, "MountainCarContinuous-v0": 999}
 
 
@@ -35,7 +36,7 @@ def test_files_agree_with_the_manifest(env_id):
     assert np.allclose(demos.episode_returns, entry["returns"], atol=1e-3)
     returns = [demos.rewards[demos.episode == i].sum(dtype=np.float64) for i in range(demos.n_episodes)]
     assert np.allclose(returns, entry["returns"], rtol=1e-5)
-    assert np.mean(entry["returns"]) >= GOOD[env_id]
+    assert entry["expert"]["mean_return_100"] >= entry["expert"]["required_mean"] == GOOD[env_id]
     assert entry["seeds"] == list(range(entry["seeds"][0], entry["seeds"][0] + demos.n_episodes))  # none was left out
     for i in range(demos.n_episodes):
         rows = demos.episode == i
