@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from demonstration_helpers import trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_episodes import trajectory
 
 from sb3_dualqdm import Demonstrations, load_demonstrations
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from demonstration_helpers import ends, flat, trajectory
+from small_episodes import ends, flat, trajectory
 
 from sb3_dualqdm import Demonstrations, load_demonstrations
 from sb3_dualqdm.demonstrations.files import file_sha256

@@ -3,8 +3,8 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from demonstration_helpers import trajectory
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from small_episodes import trajectory
 
 from sb3_dualqdm import load_demonstrations
 
@@ -15,7 +15,8 @@ ACT1 = Box(-1.0, 1.0, (1,), np.float32)
 
 def load(obs=None, acts=None, observation_space=None, action_space=None, **options):
     """Load one episode of 3 steps with the given arrays."""
-    item = {"obs": np.zeros((4, 2)) if obs is None else obs, "acts": np.zeros((3, 1)) if acts is None else acts, "terminal": True}
+    obs, acts = (np.zeros(shape) if array is None else array for array, shape in ((obs, (4, 2)), (acts, (3, 1))))
+    item = {"obs": obs, "acts": acts, "terminal": True}
     return load_demonstrations(item, observation_space=observation_space, action_space=action_space, **options)
 
 
@@ -93,8 +94,8 @@ def test_discrete_and_multi_observations():
 def test_nan_and_inf(where, bad, spaces):
     items = [trajectory(0, 3), trajectory(1, 4)]
     getattr(items[1], where)[2, 0] = bad
-    name, step = ("obs", 2) if where == "obs" else ("actions", 2)
-    with pytest.raises(ValueError, match=rf"{name} has NaN or infinite values in 1 of 7 rows, first in episode 1 at step {step}"):
+    name = "obs" if where == "obs" else "actions"
+    with pytest.raises(ValueError, match=rf"{name} has NaN or infinite values in 1 of 7 rows, first in episode 1 at step 2"):
         load_demonstrations(items, **spaces)
 
 
@@ -122,8 +123,8 @@ def test_shapes():
 @pytest.mark.parametrize(("found", "expected"), [(111, 27), (111, 105), (27, 105), (105, 27), (27, 111)])
 def test_ant_versions_are_named(found, expected):
     message = (
-        rf"obs has the shape \({found},\) per step but the observation space has \({expected},\): 111 values are Ant-v2 and v3, "
-        r"27 values are Ant-v4 .*, 105 values are Ant-v5, so use demonstrations of the environment's own version"
+        rf"obs has the shape \({found},\) per step but the observation space has \({expected},\): 111 values are Ant-v2 "
+        r"and v3, 27 values are Ant-v4 .*, 105 values are Ant-v5, so use demonstrations of the environment's own version"
     )
     with pytest.raises(ValueError, match=message):
         load(np.zeros((4, found)), observation_space=Box(-1, 1, (expected,)))
@@ -164,7 +165,8 @@ def test_dict_spaces():
     space = Dict({"x": OBS2, "n": Discrete(3)})
     obs = {"n": np.array([0, 1, 2, 0]), "x": np.arange(8.0).reshape(4, 2)}
     demos = load(obs, observation_space=space)
-    assert list(demos.obs) == list(space.spaces) and demos.obs["x"].dtype == np.float32 and demos.obs["n"].tolist() == [0, 1, 2]
+    assert list(demos.obs) == list(space.spaces)
+    assert demos.obs["x"].dtype == np.float32 and demos.obs["n"].tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"obs has the keys \['n', 'y'\] but the observation space \['n', 'x'\]"):
         load({"n": obs["n"], "y": obs["x"]}, observation_space=space)
     with pytest.raises(ValueError, match=r"is one array but the observation space is a Dict with the keys \['n', 'x'\]"):
