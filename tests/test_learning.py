@@ -11,7 +11,7 @@ pytestmark = pytest.mark.both
 
 
 class EchoEnv(gym.Env):
-    """Observations are drawn anew at every step; the expert answers with the observation's sign (Discrete) or half of it (Box)."""
+    """Observations are drawn anew at every step; the expert answers with their sign (Discrete) or half of them (Box)."""
 
     def __init__(self, discrete: bool):
         self.observation_space = spaces.Box(-1, 1, (2,), dtype=np.float32)
