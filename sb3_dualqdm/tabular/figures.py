@@ -184,7 +184,7 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
     epsilon = reset_cliff_epsilon(N_STATES, saturated)
     ceiling.set_title(f"c   N = {saturated}: saturated ($\\varepsilon H$ up to {epsilon * x[-1]:.1f})", loc="left")
     ceiling.plot(x, x, "--", color="0.35", linewidth=1)
-    ceiling.annotate("gap = H", (x[3], 1.15 * x[3]), ha="right", color="0.3")
+    ceiling.annotate("gap = H", (x[len(x) // 2], 1.15 * x[len(x) // 2]), ha="right", color="0.3")
     bc = [reset_cliff_bc_gap(N_STATES, N_ACTIONS, h, saturated) for h in HORIZONS]
     ceiling.plot(x, bc, "x", color="black", markersize=8, label="expected BC gap, closed form", zorder=5)
     ceiling.legend(loc="upper left")
