@@ -8,6 +8,7 @@ same and then runs ``python -m rl_zoo3.train ...``.
 import argparse
 import functools
 import importlib
+import inspect
 import os
 import runpy
 import sys
@@ -104,7 +105,7 @@ def _config_path(manager: type) -> None:
 def _demonstrations_and_default_entry(manager: Any) -> None:
     original = manager.read_hyperparameters
     # a ``default`` entry means something from rl_zoo3 2.8 on
-    knows_default = "default" in original.__code__.co_consts
+    knows_default = "default" in inspect.unwrap(original).__code__.co_consts
 
     @functools.wraps(original)
     def read_hyperparameters(self: Any) -> Any:

@@ -142,6 +142,27 @@ def test_environment_without_an_entry_gets_the_default_one(tmp_path):
     assert config["policy"] == "MlpPolicy" and config["n_timesteps"] == 1e5 and data["num_timesteps"] == 200
 
 
+def test_tracking_with_weights_and_biases(tmp_path):
+    # a stand-in: the real one needs an account
+    (tmp_path / "wandb.py").write_text(
+        textwrap.dedent(
+            """
+            class Config(dict):
+                def setdefaults(self, values):
+                    print("tracked", values["saved_hyperparams"]["demonstrations"], values["algo"])
+
+            def init(**kwargs):
+                run = lambda: None
+                run.config = Config()
+                return run
+            """
+        )
+    )
+    output = train(tmp_path, "--track", algo="bc", steps=50)
+    assert f"tracked builtin:{ENV_ID} bc" in output
+    assert list((tmp_path / "runs").rglob("events.out.tfevents*"))
+
+
 @pytest.mark.both
 def test_missing_demonstrations_are_answered_by_a_sentence(tmp_path):
     output = train(tmp_path, env="MountainCar-v0", fails=True)
