@@ -239,6 +239,13 @@ def test_benchmark(trained):
     assert "dual_qdm" in (trained / "logs/benchmark/benchmark.md").read_text()
 
 
+def test_report_of_returns(trained):
+    script = Path(__file__).parent.parent / "examples" / "report_returns.py"
+    output = run(trained, script, "--algo", "dual_qdm", "--env", ENV_ID, "-f", "logs", "--episodes", 3)
+    returns = dict(re.findall(r"^(random|expert|learner) +return +([\d.]+)", output, flags=re.MULTILINE))
+    assert returns["expert"] == "500.0" and 8 <= float(returns["random"]) < 100 and 8 <= float(returns["learner"]) <= 500
+
+
 def test_console_script(tmp_path):
     script = Path(sys.executable).parent / "rl_zoo3"
     command = ["--algo", "bc", "--env", ENV_ID, "--eval-freq", -1, "-n", 50]
