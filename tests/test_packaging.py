@@ -30,7 +30,8 @@ def installed(archives, tmp_path_factory):
     """A folder with the installed wheel and nothing else."""
     target = tmp_path_factory.mktemp("target")
     options = ["-q", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(archives[0])], check=True, capture_output=True, timeout=120)
+    command = [sys.executable, "-m", "pip", "install", *options, str(archives[0])]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     return target
 
 
