@@ -140,6 +140,23 @@ def fitted_exponent(gaps: np.ndarray, n_demos: int) -> float:
     return float(np.polyfit(np.log(horizons[fitted]), np.log(gaps.mean(axis=1)[fitted]), 1)[0])
 
 
+def exponent_above_offset(gaps: np.ndarray) -> float:
+    """
+    The p of a least-squares fit of offset + c H^p to the mean gaps, relative errors, offset >= 0: for a curve that starts at
+    a constant.
+
+    :param gaps: shape (horizons, seeds)
+    """
+    mean, horizons = gaps.mean(axis=1), np.array(HORIZONS, dtype=float)
+    best = (np.inf, 0.0)
+    for p in np.arange(0.5, 3.0, 0.01):
+        design = np.stack([np.ones_like(horizons), horizons**p], axis=1) / mean[:, None]
+        (offset, scale), *_ = np.linalg.lstsq(design, np.ones_like(mean), rcond=None)
+        offset = max(offset, 0.0)
+        best = min(best, (float((((offset + scale * horizons**p) / mean - 1.0) ** 2).sum()), float(p)))
+    return best[1]
+
+
 def _band(
     axes: Axes, x: np.ndarray, gaps: np.ndarray, label: str, colour: str, marker: str, dashes: str, width: float
 ) -> None:
@@ -159,15 +176,19 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
     """
     x = np.array(HORIZONS, dtype=float)
     unsaturated, saturated = REGIMES
-    figure, ((growth, squares), (ceiling, heat)) = plt.subplots(2, 2, figsize=(14, 10.5), constrained_layout=True)
+    figure, ((growth, squares), (ceiling, heat)) = plt.subplots(2, 2, figsize=(14, 11), constrained_layout=True)
     curves = {
         n: {m: gap_curve(rows, n, m, "greedy" if m == "ValueDICE" else "softmax", ALPHA) for m in STYLES} for n in REGIMES
     }
     for method, style in STYLES.items():
-        exponent = fitted_exponent(curves[unsaturated][method], unsaturated)
-        _band(growth, x, curves[unsaturated][method], f"{method}:  $H^{{{exponent:.2f}}}$", *style)
-        _band(squares, x**2, curves[unsaturated][method], method, *style)
-        _band(ceiling, x, curves[saturated][method], method, *style)
+        name = method.replace("chi2", r"$\chi^2$")
+        if method == "IQ-Learn (chi2)":
+            fit = f"const + $H^{{{exponent_above_offset(curves[unsaturated][method]):.2f}}}$"
+        else:
+            fit = f"$H^{{{fitted_exponent(curves[unsaturated][method], unsaturated):.2f}}}$"
+        _band(growth, x, curves[unsaturated][method], f"{name}: {fit}", *style)
+        _band(squares, x**2, curves[unsaturated][method], name, *style)
+        _band(ceiling, x, curves[saturated][method], "", *style)
     epsilon = reset_cliff_epsilon(N_STATES, unsaturated)
     growth.set_title(
         f"a   N = {unsaturated}: quadratic against flat ($\\varepsilon H \\leq {epsilon * x[-1]:.2f}$)", loc="left"
@@ -175,18 +196,18 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
     start = reset_cliff_bc_gap(N_STATES, N_ACTIONS, HORIZONS[0], unsaturated)
     growth.plot(x, 2.2 * start * (x / x[0]) ** 2, "--", color="0.35", linewidth=1)
     growth.annotate(r"$\propto H^2$", (x[-2], 2.6 * start * (x[-2] / x[0]) ** 2), ha="right", color="0.3")
-    growth.legend(title="method: fitted exponent", loc="upper left")
+    growth.legend(loc="lower right", bbox_to_anchor=(1.0, 0.22), ncol=2, fontsize=10, columnspacing=1.2)
     squares.set_title("b   the same against $H^2$", loc="left")
     squares.set_xlabel("$H^2$")
     squares.set_xlim(0, 1.02 * x[-1] ** 2)
     squares.set_ylim(bottom=-0.2)
-    squares.legend(loc="upper left")
+    figure.legend(*squares.get_legend_handles_labels(), loc="outside lower center", ncol=6)
     epsilon = reset_cliff_epsilon(N_STATES, saturated)
     ceiling.set_title(f"c   N = {saturated}: saturated ($\\varepsilon H$ up to {epsilon * x[-1]:.1f})", loc="left")
     ceiling.plot(x, x, "--", color="0.35", linewidth=1)
     ceiling.annotate("gap = H", (x[len(x) // 2], 1.15 * x[len(x) // 2]), ha="right", color="0.3")
     bc = [reset_cliff_bc_gap(N_STATES, N_ACTIONS, h, saturated) for h in HORIZONS]
-    ceiling.plot(x, bc, "x", color="black", markersize=8, label="expected BC gap, closed form", zorder=5)
+    ceiling.plot(x, bc, "x", color="black", markersize=8, label="expected gap of BC, closed form", zorder=5)
     ceiling.legend(loc="upper left")
     heat.set_title(f"d   Dual Q-DM, N = {saturated}: temperature and policy", loc="left")
     for label, kind, alpha, colour, marker in (
@@ -198,15 +219,15 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
         _band(heat, x, gap_curve(rows, saturated, "Dual Q-DM", kind, alpha), label, colour, marker, "-", 2.2)
     heat.plot(x, x, "--", color="0.35", linewidth=1)
     heat.annotate("gap = H", (x[-2], 1.6 * x[-2]), ha="right", color="0.3")
-    heat.legend(loc="center left", bbox_to_anchor=(0.0, 0.58))
+    heat.legend(loc="center left", bbox_to_anchor=(0.0, 0.42))
     for axes in (growth, ceiling, heat):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(x, [f"{h:.0f}" for h in x])
         axes.set_xlabel("horizon $H$")
-    growth.set_ylim(3e-4, 60)
-    ceiling.set_ylim(5e-3, 1000)
-    heat.set_ylim(3e-3, 1000)
+    growth.set_ylim(5e-4, 40)
+    ceiling.set_ylim(1e-2, 400)
+    heat.set_ylim(8e-3, 400)
     for axes in (growth, squares, ceiling, heat):
         axes.set_ylabel(r"imitation gap $V^{\pi_E} - V^{\pi}$")
     seeds = len({row["seed"] for row in rows})
