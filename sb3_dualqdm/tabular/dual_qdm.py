@@ -9,7 +9,7 @@ import numpy as np
 
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP, logsumexp, softmax
-from sb3_dualqdm.tabular.optimise import maximise_on_box
+from sb3_dualqdm.tabular.optimise import Objective, maximise_on_box
 from sb3_dualqdm.tabular.solution import Solution
 
 Penalty = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -132,7 +132,7 @@ def penalised_objective(
     penalty: Penalty,
     online: np.ndarray,
     per_sample: bool,
-) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+) -> Objective:
     """
     The penalised objective as a function of the implicit reward, with its gradient through soft planning (the adjoint
     recursion).

@@ -6,7 +6,7 @@ import numpy as np
 
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP, greedy_policy, logsumexp
-from sb3_dualqdm.tabular.optimise import frank_wolfe_gap, maximise_on_box
+from sb3_dualqdm.tabular.optimise import Objective, frank_wolfe_gap, maximise_on_box
 from sb3_dualqdm.tabular.solution import Solution, solution_from_q
 
 DIVERGENCES = ("tv", "chi2", "hellinger", "kl", "js")
@@ -113,7 +113,7 @@ def solve_iq_learn(
     )
 
 
-def iq_learn_objective(mdp: TabularMDP, demos: TabularDemos, alpha: float, divergence: str):
+def iq_learn_objective(mdp: TabularMDP, demos: TabularDemos, alpha: float, divergence: str) -> Objective:
     """
     The sampled IQ-Learn objective of a divergence and its gradient, as a function of Q.
 
