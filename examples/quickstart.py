@@ -14,10 +14,10 @@ from stable_baselines3.common.monitor import Monitor
 
 from sb3_dualqdm import DualQDM, collect_demonstrations
 
-timesteps = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+timesteps = int(sys.argv[1]) if len(sys.argv) > 1 else 6_000
 env = Monitor(gym.make("CartPole-v1"))
 
-expert = PPO("MlpPolicy", env, n_steps=512, seed=0).learn(4 * timesteps)
+expert = PPO("MlpPolicy", env, n_steps=512, seed=0).learn(5 * timesteps)
 demonstrations = collect_demonstrations(expert, env, n_episodes=1, seed=0)
 demonstrations.save("logs/quickstart/expert.npz")
 print(demonstrations.summary())
