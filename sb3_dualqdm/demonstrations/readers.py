@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,8 @@ ALIASES = {
     "episode_starts": ("episode_starts",),
     "indices": ("indices",),
 }
+# Batches are read to their end: an iterable with more actions than this is taken for an endless one.
+MAX_BATCH_ROWS = 10_000_000
 _SUCCESSOR = (
     "pass the final observation too (one more obs than acts), or next_obs, or drop_last=True to leave out the last step"
 )
@@ -49,7 +51,8 @@ def load_demonstrations(
     Read demonstrations from any supported source, select, check and cast them.
 
     :param source: :class:`Demonstrations`; trajectories with ``obs`` (T+1), ``acts`` and ``terminal`` (objects or dicts), or
-        one of them; imitation's ``Transitions``; a mapping of flat arrays; the path of an ``.npz`` file or of a folder
+        one of them; imitation's ``Transitions``; a mapping of flat arrays; an iterable of batches (mappings with ``obs``,
+        ``acts``, ``next_obs``, ``dones``, such as a data loader) that ends; the path of an ``.npz`` file or of a folder
         written by imitation's ``serialize.save``; or ``"builtin:<env id>"``. Files are data: nothing in them is executed.
     :param observation_space: check and cast to this space, default None (leave as stored).
     :param action_space: likewise for actions.
@@ -206,27 +209,67 @@ def _trajectory(item: Any, name: str) -> _Trajectory:
 
 def _from_sequence(source: Any, max_episode_steps: int | None, drop_last: bool) -> Demonstrations:
     try:
-        items = list(source)
+        iterator = iter(source)
     except TypeError:
-        items = []
+        iterator = iter(())
+    items = list(_until_endless(iterator))
     if not items:
         raise ValueError(
             f"demonstrations of the type {type(source).__name__} hold no trajectory: pass trajectories with obs, acts and "
             "terminal, imitation Transitions, a path, or 'builtin:<env id>'."
         )
     name = f"{len(items)} x {type(items[0]).__name__}"
+    if _is_batch(items[0]):
+        return _from_arrays(_join_batches(items, name), max_episode_steps, drop_last, source=name)
     return _from_trajectories(items, max_episode_steps, drop_last, source=name)
+
+
+def _until_endless(source: Iterable[Any]) -> Iterator[Any]:
+    """The items of an iterable; batches that never end (an endless iterator over a data loader) are refused."""
+    n_rows = 0
+    for item in source:
+        yield item
+        if _is_batch(item):
+            n_rows += np.size(_field(item, "acts"))
+            if n_rows > MAX_BATCH_ROWS:
+                raise ValueError(
+                    f"the batches do not end within {MAX_BATCH_ROWS} actions, but they are read once, to their end: pass "
+                    "the data loader itself, or the trajectories."
+                )
+
+
+def _is_batch(item: Any) -> bool:
+    return isinstance(item, Mapping) and _field(item, "next_obs") is not None
+
+
+def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
+    """Batches of transitions (mappings of arrays or tensors, as data loaders yield) as flat arrays."""
+    joined: dict[str, Any] = {}
+    for key in ("obs", "next_obs", "acts", "done", "terminated", "truncated", "rews"):
+        values, label = [_field(batch, key) for batch in batches], ALIASES[key][0]
+        if any(value is None for value in values):
+            continue
+        if key in ("obs", "next_obs"):
+            joined[label] = _concatenate_obs([_as_obs(value, f"{label} of {name}") for value in values], label)
+        else:
+            joined[label] = concatenate([_as_array(value, f"{label} of {name}") for value in values], label)
+    return joined
+
+
+def _concatenate_obs(parts: list[Obs], name: str) -> Obs:
+    if len({tuple(sorted(obs_arrays(part))) for part in parts}) > 1:
+        raise ValueError("the trajectories have different observation keys: use episodes of one environment.")
+    whole = {
+        key: concatenate([obs_arrays(part)[key] for part in parts], f"{name} {key}".strip()) for key in obs_arrays(parts[0])
+    }
+    return whole if isinstance(parts[0], dict) else whole[""]
 
 
 def _from_trajectories(items: list[Any], max_episode_steps: int | None, drop_last: bool, **origin: Any) -> Demonstrations:
     parts = [_trajectory(item, f"trajectory {i}") for i, item in enumerate(items)]
-    keys = [tuple(sorted(obs_arrays(part.obs))) for part in parts]
-    if len(set(keys)) > 1:
-        raise ValueError("the trajectories have different observation keys: use episodes of one environment.")
-    flat = {key: concatenate([obs_arrays(part.obs)[key] for part in parts], f"obs {key}".strip()) for key in keys[0]}
     rews = [part.rews for part in parts if part.rews is not None]
     return _from_chained(
-        flat if isinstance(parts[0].obs, dict) else flat[""],
+        _concatenate_obs([part.obs for part in parts], "obs"),
         concatenate([part.acts for part in parts], "acts"),
         concatenate(rews, "rews") if len(rews) == len(parts) else None,
         np.array([_n_rows(part.obs) for part in parts]),
