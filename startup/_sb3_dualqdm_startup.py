@@ -1,4 +1,4 @@
-"""Tells rl_zoo3 about the algorithms of sb3_dualqdm, at the moment when rl_zoo3 is imported.
+"""Tells rl_zoo3 and imitation about the algorithms of sb3_dualqdm, at the moment when they are imported.
 
 ``sb3_dualqdm.pth`` calls :func:`install` whenever Python starts. It adds one finder to ``sys.meta_path``, which
 answers a dictionary look-up for every import and otherwise does nothing. ``SB3_DUALQDM_NO_HOOK=1`` turns it off.
@@ -10,23 +10,27 @@ must cost nothing, and must not import the package before a coverage tool or a u
 import os
 import sys
 
-# Module of rl_zoo3 -> function of sb3_dualqdm.zoo that receives it once it is imported
+# Module -> module of this package and its function that receives it once it is imported
 TARGETS = {
-    f"rl_zoo3.{name}": f"on_{name}" for name in ("utils", "hyperparams_opt", "callbacks", "import_envs", "exp_manager")
+    f"rl_zoo3.{name}": ("sb3_dualqdm.zoo", f"on_{name}")
+    for name in ("utils", "hyperparams_opt", "callbacks", "import_envs", "exp_manager")
 }
+for _name in ("policies.serialize", "scripts.ingredients.rl", "scripts.config.train_adversarial"):
+    TARGETS[f"imitation.{_name}"] = ("sb3_dualqdm.imitation_scripts", f"on_{_name.rpartition('.')[2]}")
 
 
 def notify(module):
-    """Call the function for ``module``; whatever goes wrong becomes a warning, so that rl_zoo3 always keeps working."""
+    """Call the function for ``module``; whatever goes wrong becomes a warning, so that the others always keep working."""
     try:
-        from sb3_dualqdm import zoo
+        from importlib import import_module
 
-        getattr(zoo, TARGETS[module.__name__])(module)
+        ours, function = TARGETS[module.__name__]
+        getattr(import_module(ours), function)(module)
     except Exception as error:
         import warnings
 
         warnings.warn(
-            f"sb3_dualqdm could not set up {module.__name__} ({type(error).__name__}: {error}), so `--algo dual_qdm` and its "
+            f"sb3_dualqdm could not set up {module.__name__} ({type(error).__name__}: {error}), so dual_qdm and its "
             "relatives may be missing there; reinstall sb3-dualqdm, or set SB3_DUALQDM_NO_HOOK=1 to silence this.",
             RuntimeWarning,
             stacklevel=2,
