@@ -21,7 +21,8 @@ RUNS = {
 
 
 def test_every_example_is_listed():
-    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("imitation_")}  # these need the older world
+    # those of imitation need the older world
+    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("imitation_")}
     assert names == {*RUNS, "report_returns.py"}
 
 
