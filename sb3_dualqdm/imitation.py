@@ -24,6 +24,7 @@ from stable_baselines3.common.preprocessing import is_image_space, maybe_transpo
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_dualqdm.algorithms import DualQDM, ImitationAlgorithm, IQLearn, RegIQLearn
+from sb3_dualqdm.demonstrations.readers import until_endless
 from sb3_dualqdm.policies import map_obs
 
 try:
@@ -62,8 +63,8 @@ class _Frozen:
         return model
 
 
-def _thaw_reward(frozen: _Frozen) -> ImplicitRewardNet:
-    return ImplicitRewardNet(frozen.model())
+def _thaw_reward(frozen: _Frozen, absorbing_tail: bool) -> ImplicitRewardNet:
+    return ImplicitRewardNet(frozen.model(), absorbing_tail)
 
 
 class ImplicitRewardNet(RewardNet):
@@ -75,15 +76,19 @@ class ImplicitRewardNet(RewardNet):
     :meth:`~sb3_dualqdm.algorithms.ImitationAlgorithm.implicit_reward`, so no gradient flows through ``forward``.
 
     :param model: one of this package's models
+    :param absorbing_tail: add the discounted value of the absorbing state where an episode is done, default True. An
+        environment pays nothing after its last step, so that without it the reward of failing early would leave out all
+        that the model expects to be paid from then on. Without effect for ``terminal_value="zero"``
     """
 
-    def __init__(self, model: ImitationAlgorithm):
+    def __init__(self, model: ImitationAlgorithm, absorbing_tail: bool = True):
         super().__init__(model.observation_space, model.action_space)
         self.model = model
+        self.absorbing_tail = absorbing_tail
         self.policy = model.policy  # a submodule, so that parameters() and device are the model's
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _thaw_reward, (_Frozen(self.model),)
+        return _thaw_reward, (_Frozen(self.model), self.absorbing_tail)
 
     def preprocess(self, state: Any, action: Any, next_state: Any, done: Any) -> tuple[Any, Any, Any, th.Tensor]:
         """
@@ -123,6 +128,10 @@ class ImplicitRewardNet(RewardNet):
         rewards = self.model.implicit_reward(
             map_obs(array, state), array(action), map_obs(array, next_state), array(done).astype(bool)
         )
+        if self.absorbing_tail and self.model.terminal_value == "absorbing":
+            with th.no_grad():
+                tail = self.model.gamma * self.model._absorbing_value(self.model.critic).amin()
+            rewards = rewards + tail.item() * array(done).astype(np.float32)
         return th.as_tensor(rewards, device=self.device)
 
     def predict_th(self, state: Any, action: Any, next_state: Any, done: Any) -> th.Tensor:
@@ -288,7 +297,9 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
-        self.gen_algo.set_demonstrations(list(demonstrations) if isinstance(demonstrations, Iterator) else demonstrations)
+        if isinstance(demonstrations, Iterator):  # can be read only once
+            demonstrations = list(until_endless(demonstrations))
+        self.gen_algo.set_demonstrations(demonstrations)
         if self.gen_algo._require_demonstrations().demonstrations.terminated.any():
             self._warn_about_leak()
 

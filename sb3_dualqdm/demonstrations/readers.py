@@ -212,7 +212,7 @@ def _from_sequence(source: Any, max_episode_steps: int | None, drop_last: bool) 
         iterator = iter(source)
     except TypeError:
         iterator = iter(())
-    items = list(_until_endless(iterator))
+    items = list(until_endless(iterator))
     if not items:
         raise ValueError(
             f"demonstrations of the type {type(source).__name__} hold no trajectory: pass trajectories with obs, acts and "
@@ -224,13 +224,13 @@ def _from_sequence(source: Any, max_episode_steps: int | None, drop_last: bool) 
     return _from_trajectories(items, max_episode_steps, drop_last, source=name)
 
 
-def _until_endless(source: Iterable[Any]) -> Iterator[Any]:
+def until_endless(source: Iterable[Any]) -> Iterator[Any]:
     """The items of an iterable; batches that never end (an endless iterator over a data loader) are refused."""
     n_rows = 0
     for item in source:
         yield item
         if _is_batch(item):
-            n_rows += np.size(_field(item, "acts"))
+            n_rows += np.asarray(_field(item, "acts")).size
             if n_rows > MAX_BATCH_ROWS:
                 raise ValueError(
                     f"the batches do not end within {MAX_BATCH_ROWS} actions, but they are read once, to their end: pass "
