@@ -40,6 +40,13 @@ def _map(function: Any, obs: Obs) -> Obs:
     return {key: function(value) for key, value in obs.items()} if isinstance(obs, dict) else function(obs)
 
 
+def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
+    """Observations in the shape of SB3's buffers, where a Discrete observation is a vector of one number."""
+    if isinstance(space, spaces.Dict):
+        return {key: _as_stored(obs[key], subspace) for key, subspace in space.spaces.items()}
+    return obs.reshape(len(obs), *get_obs_shape(space))
+
+
 class InitialStates:
     """
     Bounded ring of raw initial observations, the sample of rho behind ``E_{s1 ~ rho}[V(s1)]``.
@@ -140,9 +147,8 @@ class DemonstrationBuffer:
         self, demonstrations: Demonstrations, policy: Any, observation_space: spaces.Space, row_discount: float = 1.0
     ):
         self.demonstrations = demonstrations
-        discrete_obs = isinstance(observation_space, spaces.Discrete)
-        self.obs = _map(lambda array: array.reshape(-1, 1) if discrete_obs else array, demonstrations.obs)
-        self.next_obs = _map(lambda array: array.reshape(-1, 1) if discrete_obs else array, demonstrations.next_obs)
+        self.obs = _as_stored(demonstrations.obs, observation_space)
+        self.next_obs = _as_stored(demonstrations.next_obs, observation_space)
         if isinstance(policy.action_space, spaces.Box):
             scaled = policy.scale_action(demonstrations.actions).astype(np.float32)
             self.actions = scaled.reshape(len(demonstrations), -1)

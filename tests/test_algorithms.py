@@ -127,6 +127,8 @@ class SpaceEnv(CountingEnv):
     [
         (spaces.MultiDiscrete([2, 2]), "Box or Discrete is needed"),
         (spaces.MultiBinary(3), "Box or Discrete is needed"),
+        (spaces.Discrete(2, start=1), "starts at 1"),
+        (spaces.Box(np.float32([0, 1]), np.float32([1, 1])), "empty range"),
         (spaces.Box(-np.inf, np.inf, (1,), dtype=np.float32), "infinite bounds"),
     ],
 )
@@ -155,7 +157,21 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"optimize_memory_usage": True}, "time limits"),
         (DualQDM, {"replay_buffer_class": ReplayBuffer}, "ImitationReplayBuffer"),
         (DualQDM, {"actor_learning_rate": 1e-4}, "have no actor"),
-        (DualQDM, {"ent_coef": -1}, "cannot be negative"),
+        (DualQDM, {"ent_coef": -1}, "at least 0, or 'auto'"),
+        (DualQDM, {"ent_coef": float("nan")}, "at least 0, or 'auto'"),
+        (DualQDM, {"ent_coef": None}, "at least 0, or 'auto'"),
+        (DualQDM, {"ent_coef": "auto_abc"}, "'auto_abc'"),
+        (DualQDM, {"ent_coef": "auto_0"}, "'auto_0'"),
+        (DualQDM, {"tau": 2.0}, "tau is 2.0"),
+        (DualQDM, {"demo_batch_size": 0}, "demo_batch_size is 0"),
+        (DualQDM, {"batch_size": 8.5}, "batch_size is 8.5"),
+        (DualQDM, {"n_action_samples": 1.5}, "n_action_samples is 1.5"),
+        (DualQDM, {"bellman_penalty": float("nan")}, "at least 0"),
+        (DualQDM, {"replay_buffer_kwargs": {"handle_timeout_termination": False}}, "time limits"),
+        (BC, {"ent_coef": 0}, "logits of BC"),
+        (BC, {"bc_warmup_steps": 5}, "warm-up itself"),
+        (BC, {"validation_interval": 0}, "validation_interval is 0"),
+        (BC, {"early_stopping_patience": 0}, "early_stopping_patience is 0"),
         (DualQDM, {"ent_coef": "learned"}, "'auto'"),
         (DualQDM, {"policy_kwargs": {"network_style": "tf"}}, "network_style is 'tf'"),
         (IQLearn, {"divergence": "l2"}, "divergence is 'l2'"),
@@ -361,7 +377,7 @@ def test_no_gradient_reaches_target_networks(demos):
         model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], objective=objective, **SMALL)
         model.learn(20)
         batch = model._sample_batch(8)
-        rows = model._rows(batch, model.policy.draw(batch.obs, model._noise(16)), 0.01)
+        rows = model._rows(batch, model.policy.draw(batch.obs, model._noise(16, model._rng)), 0.01)
         assert rows.y_target.grad_fn is None
         # paper: the objective's V(s') carries gradient, from the online critic
         assert (rows.y.grad_fn is not None) == (objective == "paper")
@@ -378,10 +394,12 @@ def test_paper_rows_are_weighted_by_discounted_occupancy():
     rows = model.replay_buffer.rows(20, np.random.default_rng(0))
     np.testing.assert_array_equal(rows.step, rows.obs[:, 1])
     batch = model._sample_batch(20)
-    replay_step = batch.obs[:20, 1]
-    weight = batch.weights.value[:20]
-    th.testing.assert_close(weight, 0.5 * 0.5**replay_step / (0.5**replay_step).sum())
-    th.testing.assert_close(batch.weights.value[20:28], th.full((8,), 0.5 / 8))
+    step = batch.obs[:20, 1]
+    # a terminated row's absorbing state is occupied gamma / (1 - gamma) = 1 times as much as the row itself
+    occupancy = th.cat([0.5**step, 0.5**step * (1 - batch.not_terminated[:20])])
+    weight = th.cat([batch.weights.value[:20], batch.weights.value[28:48]])
+    th.testing.assert_close(weight, 0.5 * occupancy / occupancy.sum())
+    th.testing.assert_close(batch.weights.value[20:28], th.full((8,), 0.25 / 8))  # every expert row here is terminated
     assert (batch.weights.constraint[20:28] == 0).all() and (batch.weights.actor[20:28] == 0).all()
     assert batch.weights.constraint[:20].sum() == pytest.approx(1)
 
@@ -581,7 +599,8 @@ def test_image_observations(discrete, channel_last):
     model.learn(12)
     batch = model._sample_batch(4)
     assert batch.obs.dtype == th.uint8 and batch.obs.shape == (12, 1, 36, 38)
-    assert model.action_space.contains(model.predict(env.reset()[0])[0]) or discrete
+    action = model.predict(env.reset()[0])[0]
+    assert model.action_space.contains(int(action) if discrete else action)
 
 
 @pytest.mark.parametrize("discrete", [True, False])

@@ -1,4 +1,4 @@
-"""Short seeded learning runs with wide margins: a wrong sign anywhere in the losses fails them."""
+"""Short seeded learning runs with wide margins."""
 
 import gymnasium as gym
 import numpy as np

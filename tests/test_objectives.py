@@ -182,3 +182,10 @@ def test_temperature_rises_when_entropy_is_low():
     for entropy, sign in ((0.1, -1), (5.0, 1)):
         (gradient,) = th.autograd.grad(objectives.ent_coef_loss(log_alpha, th.full((4,), -entropy), 1.0), log_alpha)
         assert math.copysign(1, gradient.item()) == sign  # a negative gradient raises log alpha
+
+
+@pytest.mark.parametrize("mode", objectives.VALUE_MODES)
+def test_penalty_stays_on_in_every_value_mode(mode):
+    rows, weights = two_rows(initial_v=th.tensor([4.0, 6.0]))
+    on, off = (objectives.dual_qdm_loss(rows, weights, mode, GAMMA, (-1.0, 1.0), beta).item() for beta in (0.5, 0.0))
+    assert on - off == pytest.approx(0.5 * (0.5 * 0.35**2), rel=1e-4)

@@ -12,6 +12,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -54,6 +55,18 @@ DIVERGENCE_FACTOR = 10.0
 def _plain(demonstrations: Any) -> Any:
     """A path as a string, which a zip can carry to another system."""
     return str(demonstrations) if isinstance(demonstrations, pathlib.Path) else demonstrations
+
+
+def _initial_temperature(ent_coef: str) -> float:
+    """The number in ``"auto_<number>"``, 1 for ``"auto"``."""
+    kind, _, number = ent_coef.partition("_")
+    try:
+        initial = float(number or 1.0)
+    except ValueError:
+        initial = 0.0
+    if kind != "auto" or not 0 < initial < math.inf:
+        raise ValueError(f"ent_coef is {ent_coef!r} but a float, 'auto' or 'auto_<initial value>' is needed.")
+    return initial
 
 
 class Batch(NamedTuple):
@@ -235,6 +248,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.log_ent_coef: th.Tensor | None = None
         self.ent_coef_optimizer: th.optim.Optimizer | None = None
         self._warned: set[str] = set()
+        self._warmed_up = False
         if _init_setup_model:
             self._setup_model()
             if demonstrations is not None:
@@ -251,6 +265,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             raise ValueError(
                 f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
             )
+        if isinstance(space, spaces.Discrete) and space.start != 0:
+            raise ValueError(
+                f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
+            )
+        if isinstance(space, spaces.Box) and not (space.low < space.high).all():
+            raise ValueError(f"The action space {space} has an empty range but low < high is needed: drop constant actions.")
         if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise ValueError(
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
@@ -268,11 +288,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         }.items():
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
-        for name in ("batch_size", "n_action_samples", "subsample", "target_update_interval"):
-            if int(getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1.")
+        for name in ("batch_size", "demo_batch_size", "n_action_samples", "subsample", "target_update_interval"):
+            self._check_count(name)
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma} but must be in (0, 1].")
+        if not 0 <= self.tau <= 1:
+            raise ValueError(f"tau is {self.tau} but must be in [0, 1].")
+        if not self.replay_buffer_kwargs.get("handle_timeout_termination", True):
+            raise ValueError(
+                "handle_timeout_termination=False was given but time limits would be stored as terminations: leave it out."
+            )
         if self.gamma == 1 and (
             self.objective == "paper" or self.terminal_value == "absorbing" or not self.value_mode.startswith("value")
         ):
@@ -302,6 +327,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 "softmax of Q): leave it out and set learning_rate."
             )
 
+    def _check_count(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and (int(value) != value or value < 1):
+            raise ValueError(f"{name} is {value} but a whole number of at least 1 is needed.")
+
     def _setup_model(self) -> None:
         if self.replay_buffer_class is None:
             is_dict = isinstance(self.observation_space, spaces.Dict)
@@ -314,7 +344,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._rng = np.random.default_rng(None if self.seed is None else [self.seed, self.num_timesteps])
         self.policy_class = policy_for(self.policy_class, self.action_space)
         self.policy = self.policy_class(  # type: ignore[assignment]
-            self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
+            self.observation_space, self.action_space, self.lr_schedule, **self._policy_arguments()
         ).to(self.device)
         self._convert_train_freq()
         self._setup_ent_coef()
@@ -323,6 +353,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._last_batch: Batch | None = None
         self._norm_stats = get_parameters_by_name(self.critic, ["running_"])
         self._norm_stats_target = get_parameters_by_name(self.critic_target, ["running_"])
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the policy: the user's, and what a method adds."""
+        return self.policy_kwargs
 
     @property
     def actor(self) -> Any:  # type: ignore[override]
@@ -383,14 +417,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         else:
             self._target_entropy = float(self.target_entropy)
         if isinstance(self.ent_coef, str):
-            kind, _, initial = self.ent_coef.partition("_")
-            if kind != "auto" or (initial and float(initial) <= 0):
-                raise ValueError(f"ent_coef is {self.ent_coef!r} but a float, 'auto' or 'auto_<initial value>' is needed.")
-            start = th.ones(1, device=self.device) * float(initial or 1.0)
+            start = th.full((1,), _initial_temperature(self.ent_coef), device=self.device)
             self.log_ent_coef = start.log().requires_grad_(True)
             self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1))
-        elif float(self.ent_coef) < 0:
-            raise ValueError(f"ent_coef is {self.ent_coef} but a temperature cannot be negative.")
+        elif not isinstance(self.ent_coef, Real) or not 0 <= self.ent_coef < math.inf:
+            raise ValueError(f"ent_coef is {self.ent_coef} but a finite temperature of at least 0, or 'auto', is needed.")
         self._sync_temperature()
 
     def _current_ent_coef(self) -> th.Tensor | float:
@@ -412,12 +443,47 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
+        previous = self.demonstrations, self.demonstrations_sha256
         self.demonstrations, self.demonstrations_sha256 = _plain(demonstrations), None
-        self._load_demonstrations()
+        try:
+            self._load_demonstrations()
+        except Exception:
+            self.demonstrations, self.demonstrations_sha256 = previous
+            raise
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Change the environment; see SB3's ``set_env``. Demonstrations are read again if its time limit is another one.
+
+        :param env: environment with the same spaces and number of copies
+        :param force_reset: reset it before learning continues
+        """
+        super().set_env(env, force_reset)
+        if self.demo_buffer is not None and self._time_limit() != self._demonstrations_time_limit:
+            self.demo_buffer = None
+
+    def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
+        """
+        Load a replay buffer that a model of this package saved.
+
+        :param path: file to read
+        :param truncate_last_traj: unused
+        :raises ValueError: for a buffer without initial states, or of another number of environments
+        """
+        super().load_replay_buffer(path, truncate_last_traj)
+        buffer = self._replay_buffer
+        if not isinstance(buffer, (ImitationReplayBuffer, ImitationDictReplayBuffer)) or buffer.n_envs != self.n_envs:
+            self._replay_buffer = None
+            raise ValueError(
+                f"The replay buffer in {path} is a {type(buffer).__name__} of {buffer.n_envs} environments but one saved by a "
+                f"model of this package with {self.n_envs} is needed: use the same number of environments."
+            )
+        self._last_obs = None  # the stored episodes end here
 
     def _load_demonstrations(self) -> None:
         """Read, validate and scale the demonstrations; a path that changed since it was saved in a zip is reported."""
-        options: dict[str, Any] = {"max_episode_steps": self._time_limit()}
+        self._demonstrations_time_limit = self._time_limit()
+        options: dict[str, Any] = {"max_episode_steps": self._demonstrations_time_limit}
         options.update(self.demonstrations_kwargs)
         demos = load_demonstrations(
             self.demonstrations,
@@ -445,10 +511,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.env is None:
             return None
         try:
-            if hasattr(self.env, "has_attr"):  # a spec need not survive the way from a subprocess, a number does (SB3 >= 2.4)
-                name = "_max_episode_steps"
-                return self.env.get_attr(name, indices=[0])[0] if self.env.has_attr(name) else None
-            return getattr(self.env.get_attr("spec", indices=[0])[0], "max_episode_steps", None)
+            # a spec need not survive the way from a subprocess; text and numbers do
+            if "<TimeLimit<" not in self.env.env_method("__str__", indices=[0])[0]:
+                return None
+            return self.env.env_method("get_wrapper_attr", "_max_episode_steps", indices=[0])[0]
         except (AttributeError, NotImplementedError):
             return None
 
@@ -490,6 +556,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises FloatingPointError: when NaN or infinite losses were found
         """
         self._require_demonstrations()
+        if self.env is None:
+            raise ValueError("learn() was called without an environment: pass env= to load() or call set_env() first.")
         run = self._learn_offline if self.offline else super().learn
         tb_log_name = tb_log_name or type(self).__name__
         run(int(total_timesteps), callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
@@ -536,9 +604,24 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 self.replay_buffer.start_episodes(self._raw(self._last_obs))
             self._warn_about_update_ratio()
         self._log_demonstrations()
-        if self.bc_warmup_steps > 0 and self._n_updates == 0:
+        warm_up = self.bc_warmup_steps > 0 and not self._warmed_up
+        if self._n_updates == 0 and (self.offline or warm_up):
+            self._normalise_by_demonstrations()
+        if warm_up:
             self._bc_warmup()
+            self._warmed_up = True
         return total_timesteps, callback
+
+    def _normalise_by_demonstrations(self) -> None:
+        """VecNormalize has seen next to nothing before the first environment step: let it see the demonstrations."""
+        venv, demos = self._vec_normalize_env, self._require_demonstrations()
+        if venv is None or not venv.training or not venv.norm_obs:
+            return
+        if isinstance(demos.obs, dict):
+            for key in venv.norm_obs_keys or ():
+                venv.obs_rms[key].update(demos.obs[key])
+        else:
+            venv.obs_rms.update(demos.obs)
 
     def _raw(self, obs: Any) -> Any:
         """Observations before VecNormalize."""
@@ -557,6 +640,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         for index in np.flatnonzero(dones):
             # VecEnvs reset by themselves: the observation returned with a done is the next episode's first
             replay_buffer.initial_states.add(raw, index)
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """SB3's, but a step that a callback stopped at, and that SB3 drops, ends its episode for us."""
+        rollout = super().collect_rollouts(*args, **kwargs)
+        if not rollout.continue_training:
+            self._last_obs = None  # the next learn() resets, instead of joining two episodes
+        return rollout
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """
@@ -603,7 +693,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _update(self, batch: Batch) -> None:
         ent_coef = self._current_ent_coef()
-        draw = self.policy.draw(batch.obs, self._noise(len(batch.not_terminated)))
+        draw = self.policy.draw(batch.obs, self._noise(len(batch.not_terminated), self._rng))
         rows = self._rows(batch, draw, ent_coef)
         loss = self.critic_loss(rows, batch.weights)
         self._step_critic(loss)
@@ -626,13 +716,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.n_action_samples > 1 and draw is not None:
             v = (v + self._extra_values(self.critic, batch.obs, ent_coef)) / self.n_action_samples
         with th.no_grad():
-            next_draw = self.policy.draw(batch.next_obs, self._noise(len(v)))
+            next_draw = self.policy.draw(batch.next_obs, self._noise(len(v), self._rng))
             y_target = self._discounted_next_value(self.critic_target, batch, next_draw, ent_coef)
         is_paper = self.objective == "paper"
         y = self._discounted_next_value(self.critic, batch, next_draw, ent_coef) if is_paper else y_target
         initial_v = None
         if self.value_mode == "initial":
-            initial_v = self._value(self.critic, batch.initial_obs, ent_coef)
+            initial_v = self._value(self.critic, batch.initial_obs, ent_coef, self._rng)
         if self.terminal_value == "absorbing":
             # The absorbing state has one action and succeeds itself: Q = V = c, y = gamma c
             c, c_target = self._absorbing_value(self.critic), self._absorbing_value(self.critic_target).detach()
@@ -656,13 +746,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _extra_values(self, critic: Any, obs: Any, ent_coef: th.Tensor | float) -> th.Tensor:
         """Sum of the soft values of the samples after the first."""
-        return sum(self._value(critic, obs, ent_coef) for _ in range(self.n_action_samples - 1))  # type: ignore[return-value]
+        values = [self._value(critic, obs, ent_coef, self._rng) for _ in range(self.n_action_samples - 1)]
+        return th.stack(values).sum(dim=0)
 
-    def _value(self, critic: Any, obs: Any, ent_coef: th.Tensor | float) -> th.Tensor:
+    def _value(self, critic: Any, obs: Any, ent_coef: th.Tensor | float, rng: np.random.Generator) -> th.Tensor:
         """Soft value of normalised observations by a fresh policy sample."""
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         with th.no_grad():
-            draw = self.policy.draw(obs, self._noise(n))
+            draw = self.policy.draw(obs, self._noise(n, rng))
         return self.policy.value(critic, obs, draw, ent_coef)
 
     def _absorbing_value(self, critic: Any) -> th.Tensor:
@@ -736,7 +827,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Normalise rows with the current VecNormalize statistics and move them to the device."""
         initial_obs = None
         if self.value_mode == "initial" and n_replay > 0:
-            initial_obs = self._obs_tensor(self._initial_states(n_replay))
+            initial_obs = self._obs_tensor(self._initial_states(n_replay, self._rng))
         actions = th.as_tensor(rows.actions, device=self.device)
         is_discrete = isinstance(self.action_space, spaces.Discrete)
         not_terminated = th.as_tensor((~rows.terminated).astype(np.float32), device=self.device)
@@ -745,7 +836,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             actions=actions.long().squeeze(-1) if is_discrete else actions.float(),
             next_obs=self._obs_tensor(rows.next_obs),
             not_terminated=not_terminated,
-            weights=self._row_weights(rows, n_replay, not_terminated),
+            weights=self._row_weights(rows, n_replay),
             initial_obs=initial_obs,
         )
 
@@ -759,7 +850,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         return map_obs(convert, obs)
 
-    def _row_weights(self, rows: RawRows, n_replay: int, not_terminated: th.Tensor) -> RowWeights:
+    def _row_weights(self, rows: RawRows, n_replay: int) -> RowWeights:
         """
         The expectations as weights: replay rows first, expert rows second, then one absorbing row for each of them,
         which counts where the row terminated (as its row does) and is never shown to the actor.
@@ -772,25 +863,37 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.objective == "paper" and n_replay > 0:
             replay = ~is_expert / n_replay
             # Expert rows are drawn with probability proportional to gamma^t already; replay rows are drawn uniformly
-            occupancy = np.where(is_expert, 0.0, self.gamma ** rows.step.astype(np.float64))
+            # only relative weights matter, and gamma^t of a long episode is not representable
+            occupancy = np.where(is_expert, 0.0, self.gamma ** (rows.step - rows.step[:n_replay].min()).astype(np.float64))
             value = (expert + occupancy / occupancy.sum()) / 2
             constraint, actor = replay, replay
-        weights = th.as_tensor(np.stack([expert, value, constraint, actor]).astype(np.float32), device=self.device)
+        weights = np.stack([expert, value, constraint, actor])
         if self.terminal_value == "absorbing":
-            weights = th.cat([weights, weights * (1 - not_terminated)], dim=1)
-        return RowWeights(*weights)
+            weights = np.concatenate([weights, weights * rows.terminated], axis=1)
+            if self.objective == "paper" and n_replay > 0:
+                self._absorbing_occupancy(weights, np.tile(is_expert, 2))
+        return RowWeights(*th.as_tensor(weights.astype(np.float32), device=self.device))
 
-    def _initial_states(self, n: int) -> Any:
+    def _absorbing_occupancy(self, weights: np.ndarray, is_expert: np.ndarray) -> None:
+        """The absorbing state is occupied for ever: gamma + gamma^2 + ... times as much as the row that led to it."""
+        expert, value = weights[0], weights[1]
+        for occupancy in (expert, value):
+            occupancy[len(occupancy) // 2 :] *= self.gamma / (1 - self.gamma)
+        expert /= expert.sum()
+        for half in (is_expert, ~is_expert):
+            value[half] /= 2 * value[half].sum()
+
+    def _initial_states(self, n: int, rng: np.random.Generator) -> Any:
         """Raw initial states: online ones as soon as there are any, else the demonstrations' starts."""
         if not self.offline and len(self.replay_buffer.initial_states) > 0:
-            return self.replay_buffer.initial_states.draw(n, self._rng)
-        return self._require_demonstrations().initial_states(n, self._rng)
+            return self.replay_buffer.initial_states.draw(n, rng)
+        return self._require_demonstrations().initial_states(n, rng)
 
-    def _noise(self, n: int) -> th.Tensor | None:
+    def _noise(self, n: int, rng: np.random.Generator) -> th.Tensor | None:
         """Standard normal noise for n policy samples; None where the policy is exact."""
         if self.actor is None:
             return None
-        noise = self._rng.standard_normal((n, int(np.prod(self.action_space.shape))), dtype=np.float32)  # type: ignore[arg-type]
+        noise = rng.standard_normal((n, int(np.prod(self.action_space.shape))), dtype=np.float32)  # type: ignore[arg-type]
         return th.as_tensor(noise, device=self.device)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -839,8 +942,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._record_evaluation()
 
     def _largest_value(self) -> float:
-        """Largest |Q| that a reward of the method's usual size allows."""
-        return 1 / (1 - self.gamma) if self.gamma < 1 else 1000.0
+        """Largest |Q| that rewards of the method's size and the entropy allow."""
+        space: Any = self.action_space
+        discrete = isinstance(space, spaces.Discrete)
+        entropy = math.log(int(space.n)) if discrete else float(np.prod(space.shape)) * math.log(2)
+        per_step = self._largest_reward() + float(self._current_ent_coef()) * entropy
+        return per_step / (1 - self.gamma) if self.gamma < 1 else 1000 * per_step
+
+    def _largest_reward(self) -> float:
+        """Size that the method keeps its implicit rewards to."""
+        return 1.0
 
     def _record_evaluation(self) -> None:
         """Quantities that are too dear for every update: expert log-likelihood and the value of initial states."""
@@ -848,13 +959,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             return
         batch = self._last_batch
         is_expert = batch.weights.expert[: len(batch.actions)] > 0
+        # Logging must move neither the stream that training draws from nor running statistics
+        rng = np.random.default_rng(self._n_updates)
+        self.policy.set_training_mode(False)
         with th.no_grad():
             obs = map_obs(lambda tensor: tensor[is_expert], batch.obs)
             log_likelihood = self.policy.log_prob(obs, batch.actions[is_expert]).mean()
             self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
-                initial = self._obs_tensor(self._initial_states(64))
-                value = self._value(self.critic, initial, self._current_ent_coef()).mean()
+                initial = self._obs_tensor(self._initial_states(64, rng))
+                value = self._value(self.critic, initial, self._current_ent_coef(), rng).mean()
                 self.logger.record("train/initial_value", value.item())
 
     def _log_demonstrations(self) -> None:
@@ -915,7 +1029,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         rng = np.random.default_rng(seed)
         acts = np.asarray(acts)
-        not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool), device=self.device).float()
+        not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool).reshape(-1), device=self.device).float()
         ent_coef = self._current_ent_coef()
         with th.no_grad():
             obs_tensor, next_tensor = self._obs_tensor(obs), self._obs_tensor(next_obs)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
@@ -43,7 +44,6 @@ class BC(ImitationAlgorithm):
         self.validation_fraction = validation_fraction
         self.validation_interval = validation_interval
         self.early_stopping_patience = early_stopping_patience
-        self._best_validation_loss, self._evaluations_since_best = np.inf, 0
         kwargs.setdefault("ent_coef", 1.0)  # the logits of a categorical are Q / alpha
         super().__init__(*args, **kwargs)
 
@@ -55,6 +55,12 @@ class BC(ImitationAlgorithm):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is {self.validation_fraction} but must be in [0, 1).")
+        self._check_count("validation_interval")
+        self._check_count("early_stopping_patience")
+        if self.bc_warmup_steps > 0:
+            raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
+        if self.ent_coef == 0 and isinstance(self.action_space, spaces.Discrete):
+            raise ValueError("ent_coef is 0 but the logits of BC are Q / ent_coef: use the default of 1.")
         if self.early_stopping_patience is not None and self.validation_fraction == 0:
             raise ValueError("early_stopping_patience needs held-out transitions: set validation_fraction above 0.")
 
@@ -64,6 +70,10 @@ class BC(ImitationAlgorithm):
         order = np.random.default_rng(0 if self.seed is None else self.seed).permutation(len(self.demo_buffer))
         n_held_out = int(np.ceil(self.validation_fraction * len(order))) if len(order) > 1 else 0
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        self._best_validation_loss, self._evaluations_since_best = np.inf, 0
+        return super()._setup_learn(*args, **kwargs)
 
     def _sample_batch(self, batch_size: int) -> Batch:
         rows = self._require_demonstrations().take(self._kept[self._rng.integers(len(self._kept), size=batch_size)])

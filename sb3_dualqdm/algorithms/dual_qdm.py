@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch as th
@@ -41,12 +43,11 @@ class DualQDM(ImitationAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        bounds = self.bellman_bounds
-        if isinstance(bounds, (int, float)):
-            bounds = (-float(bounds), float(bounds))
+        given: Any = self.bellman_bounds
+        bounds = (-float(given), float(given)) if isinstance(given, Real) else given
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(f"bellman_bounds is {self.bellman_bounds} but (lo, hi), lo <= hi, is needed, or b for (-b, b).")
-        if self.bellman_penalty < 0:
+        if not 0 <= self.bellman_penalty < math.inf:
             raise ValueError(f"bellman_penalty is {self.bellman_penalty} but a weight of at least 0 is needed.")
         self._bounds = (float(bounds[0]), float(bounds[1]))
 
@@ -62,5 +63,7 @@ class DualQDM(ImitationAlgorithm):
             "above_bounds": (rows_used * (r > high)).sum(dim=1).mean(),
         }
 
-    def _largest_value(self) -> float:
-        return super()._largest_value() * max(abs(bound) for bound in self._bounds)
+    def _largest_reward(self) -> float:
+        # a soft constraint of weight beta is exceeded by up to 1 / beta
+        slack = 1 / self.bellman_penalty if self.bellman_penalty > 0 else super()._largest_reward()
+        return max(abs(bound) for bound in self._bounds) + slack

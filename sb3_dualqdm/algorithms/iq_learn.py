@@ -48,12 +48,15 @@ class IQLearn(ImitationAlgorithm):
         if self.divergence not in DIVERGENCES:
             raise ValueError(f"divergence is {self.divergence!r} but must be one of {DIVERGENCES}.")
         q_range = self.q_range
+        if q_range not in ("auto", None) and not q_range[0] < q_range[1]:  # type: ignore[operator, index]
+            raise ValueError(f"q_range is {self.q_range} but (lo, hi) with lo < hi is needed, or None.")
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        q_range = self.q_range
         if q_range == "auto":
             bound = 1 / (1 - self.gamma) if self.gamma < 1 else None
             q_range = (-bound, bound) if self.divergence == "tv" and bound is not None else None
-        if q_range is not None and not q_range[0] < q_range[1]:  # type: ignore[operator]
-            raise ValueError(f"q_range is {self.q_range} but (lo, hi) with lo < hi is needed, or None.")
-        self.policy_kwargs = {**self.policy_kwargs, "q_range": q_range}
+        return {"q_range": q_range, **super()._policy_arguments()}
 
     def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
         coefficient = REGULARIZATION[self.objective] if self.regularization is None else self.regularization

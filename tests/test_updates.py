@@ -1,0 +1,343 @@
+"""One update and one learn() from close by: which rows, which networks, which draws."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from algorithm_helpers import SMALL, CountingEnv, cartpole_expert, demonstrations_for
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.save_util import save_to_pkl
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+from sb3_dualqdm import BC, DualQDM, IQLearn, collect_demonstrations
+from sb3_dualqdm.buffers import DemonstrationBuffer, RawRows
+
+pytestmark = pytest.mark.both
+
+
+@pytest.fixture(scope="module")
+def counting():
+    """Two terminated episodes of CountingEnv for each kind of action."""
+    experts = {True: lambda obs: 1, False: lambda obs: np.array([1.0])}
+    return {
+        discrete: collect_demonstrations(expert, CountingEnv(discrete=discrete), 2) for discrete, expert in experts.items()
+    }
+
+
+def model_on_counting(counting, cls=DualQDM, discrete=True, steps=20, env=None, **options):
+    env = CountingEnv(discrete=discrete) if env is None else env
+    model = cls("MlpPolicy", env, demonstrations=counting[discrete], seed=0, **{**SMALL, **options})
+    return model.learn(steps)
+
+
+def weights_of(model):
+    return th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()])
+
+
+def set_constant(critic, values):
+    """Make every critic answer with a constant."""
+    with th.no_grad():
+        for q_net, value in zip(critic.q_networks, values):
+            q_net[-1].weight.zero_()
+            q_net[-1].bias.fill_(value)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------------
+
+
+def test_expert_rows_are_drawn_by_discounted_occupancy(counting):
+    model = model_on_counting(counting, objective="paper", gamma=0.5)
+    assert isinstance(model.demo_buffer, DemonstrationBuffer)
+    step = model.demo_buffer.rows(40_000, np.random.default_rng(0)).step
+    share = np.bincount(step, minlength=5) / len(step)
+    np.testing.assert_allclose(share, 0.5 ** np.arange(5) / (2 - 0.5**4), atol=0.01)  # four standard errors
+    uniform = model_on_counting(counting).demo_buffer.rows(40_000, np.random.default_rng(0)).step
+    np.testing.assert_allclose(np.bincount(uniform) / len(uniform), 0.2, atol=0.01)
+
+
+def test_terminal_rows_kept_beside_a_subsample_count_for_themselves(counting):
+    model = model_on_counting(counting, subsample=3)
+    data = model.demo_buffer.demonstrations
+    assert data.step.tolist() == [0, 3, 4, 0, 3, 4]  # the terminated step 4 is kept for the absorbing state
+    step = model.demo_buffer.rows(30_000, np.random.default_rng(0)).step
+    np.testing.assert_allclose(np.bincount(step)[[0, 3, 4]] / len(step), np.array([3, 3, 1]) / 7, atol=0.015)
+
+
+def test_initial_states_come_from_the_environment(counting):
+    model = model_on_counting(counting, value_mode="initial", steps=40)
+    obs = model._sample_batch(64).initial_obs
+    assert (obs[:, 1] == 0).all() and obs[:, 0].max() > 2  # the demonstrations hold episodes 0 and 1 only
+
+
+def test_absorbing_value_of_the_paper_objective_carries_gradient(counting):
+    model = model_on_counting(counting, objective="paper")
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.02)
+        model.critic_target.absorbing.fill_(0.03)
+    rows = model._rows(model._sample_batch(8), None, 0.01)
+    assert rows.y[-1].item() == pytest.approx(0.99 * 2.0, rel=1e-4)
+    assert rows.y_target[-1].item() == pytest.approx(0.99 * 3.0, rel=1e-4)
+
+
+def test_paper_objective_telescopes_through_a_termination(counting):
+    """sum_t gamma^t (V(s_t) - gamma V(s_t+1)) = V(s_1) when the absorbing state is occupied for ever after step T."""
+    horizon, gamma, c = 20, 0.9, 5.0
+    model = model_on_counting(counting, objective="paper", gamma=gamma)
+    step = np.tile(np.arange(horizon), 2)
+    rows = RawRows(None, None, None, step == horizon - 1, step)
+    weight = model._row_weights(rows, horizon).value.double().numpy()
+    v = np.sin(np.arange(horizon)) + 2
+    next_v = np.append(v[1:], c)
+    difference = np.tile(v - gamma * next_v, 2)
+    replay = np.r_[np.arange(horizon), 2 * horizon + np.arange(horizon)]
+    differences = np.append(difference, np.full(2 * horizon, c - gamma * c))
+    assert 2 * (weight * differences)[replay].sum() == pytest.approx((1 - gamma) * v[0], rel=1e-5)
+    assert weight.sum() == pytest.approx(1)
+
+
+def test_paper_weights_of_very_late_steps_are_finite(counting):
+    model = model_on_counting(counting, objective="paper", gamma=0.5)
+    step = np.full(16, 1_000_000)
+    weights = model._row_weights(RawRows(None, None, None, np.zeros(16, dtype=bool), step), 8)
+    assert all(th.isfinite(weight).all() for weight in weights)
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_target_follows_the_critic(counting, discrete):
+    for tau, same in ((1.0, True), (0.0, False)):
+        model = model_on_counting(counting, discrete=discrete, tau=tau)
+        pairs = zip(model.critic.state_dict().values(), model.critic_target.state_dict().values())
+        assert all(th.equal(a, b) for a, b in pairs) == same
+
+
+class Normed(BaseFeaturesExtractor):
+    def __init__(self, observation_space):
+        super().__init__(observation_space, 2)
+        self.norm = th.nn.BatchNorm1d(2)
+
+    def forward(self, obs):
+        return self.norm(obs)
+
+
+def test_running_statistics_reach_the_target(counting):
+    model = model_on_counting(counting, policy_kwargs={"features_extractor_class": Normed, "net_arch": [8]})
+    norm, target = model.critic.features_extractor.norm, model.critic_target.features_extractor.norm
+    assert (norm.running_mean != 0).any() and th.equal(norm.running_mean, target.running_mean)
+
+
+def test_actor_follows_the_minimum_of_the_critics(counting):
+    model = model_on_counting(counting, discrete=False, policy_kwargs={"n_critics": 2, "net_arch": [8]})
+    set_constant(model.critic, (1.0, 2.0))
+    batch = model._sample_batch(8)
+    draw = model.policy.draw(batch.obs, model._noise(16, model._rng))
+    expected = 0.5 * draw.log_prob.mean().item() - 1.0
+    assert model._actor_step(batch, draw, 0.5).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_further_action_samples_are_averaged(counting):
+    model = model_on_counting(counting, discrete=False, n_action_samples=3)
+    batch = model._sample_batch(4)
+    n = len(batch.not_terminated)
+    first = th.zeros(n, 1)
+    model._rng = np.random.default_rng(5)
+    v = model._rows(batch, model.policy.draw(batch.obs, first), 0.5).v[:n]
+    rng = np.random.default_rng(5)
+    noises = [first] + [th.as_tensor(rng.standard_normal((n, 1), dtype=np.float32)) for _ in range(2)]
+    values = [model.policy.value(model.critic, batch.obs, model.policy.draw(batch.obs, noise), 0.5) for noise in noises]
+    th.testing.assert_close(v, sum(values) / 3)
+    assert not th.allclose(values[0], values[1])
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_learned_temperature_falls_when_entropy_is_ample(counting, discrete):
+    for target, falls in ((-10.0, True), (10.0, False)):
+        model = model_on_counting(counting, discrete=discrete, steps=60, ent_coef="auto_0.1", target_entropy=target)
+        assert (model.log_ent_coef.exp().item() < 0.1) == falls
+        if discrete:
+            assert model.policy.temperature.item() == pytest.approx(model.log_ent_coef.exp().item())
+
+
+def test_implicit_reward_scales_box_actions(counting):
+    model = model_on_counting(counting, discrete=False)  # box [-2, 4]
+    obs = np.array([[0.0, 1.0]], dtype=np.float32)
+    rewards = [model.implicit_reward(obs, np.array([[a]]), obs, np.array([[True]]))[0] for a in (1.0, 4.0)]
+    with th.no_grad():
+        end = model.gamma * model.critic.absorbing.item() / (1 - model.gamma)
+        q = [model.critic.q_values(th.as_tensor(obs), th.tensor([[a]])).item() for a in (0.0, 1.0)]
+    np.testing.assert_allclose(rewards, np.array(q) - end, rtol=1e-4, atol=1e-5)
+
+
+# --- learn() ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warmup, expected", [("uniform", 8), ("policy", 0)])
+def test_uniform_warmup_samples_the_action_space(warmup, expected, counting, monkeypatch):
+    model = DualQDM("MlpPolicy", CountingEnv(), demonstrations=counting[True], warmup=warmup, seed=0, **SMALL)
+    calls, original = [], model.action_space.sample
+    monkeypatch.setattr(model.action_space, "sample", lambda *args: calls.append(1) or original(*args))
+    model.learn(20)
+    assert len(calls) == expected
+
+
+def test_logging_does_not_change_learning():
+    demos = demonstrations_for("Pendulum-v1")
+    runs = []
+    for log_interval in (1, 1000):
+        model = DualQDM("MlpPolicy", CountingEnvLike(), demonstrations=demos, seed=0, **SMALL)
+        runs.append(weights_of(model.learn(60, log_interval=log_interval)))
+    assert th.equal(*runs)
+
+
+class CountingEnvLike(gym.Wrapper):
+    """Pendulum with episodes of 10 steps, so that there is something to log."""
+
+    def __init__(self):
+        super().__init__(gym.make("Pendulum-v1", max_episode_steps=10))
+
+
+class StopAfter(BaseCallback):
+    def __init__(self, n):
+        super().__init__()
+        self.n = n
+
+    def _on_step(self):
+        return self.n_calls < self.n
+
+
+def test_stopping_by_a_callback_joins_no_episodes(counting):
+    model = DualQDM("MlpPolicy", CountingEnv(length=7), demonstrations=counting[True], seed=0, **SMALL)
+    model.learn(100, callback=StopAfter(14))
+    model.learn(30, reset_num_timesteps=False)
+    rows = model.replay_buffer
+    n = rows.size()
+    obs, next_obs = rows.observations[:n, 0], rows.next_observations[:n, 0]
+    np.testing.assert_array_equal(obs + [0, 1], next_obs)  # same episode, next step
+    np.testing.assert_array_equal(rows.steps[:n, 0], obs[:, 1])
+
+
+def test_bc_warmup_happens_once(counting):
+    model = DualQDM("MlpPolicy", CountingEnv(), demonstrations=counting[True], bc_warmup_steps=3, seed=0, **SMALL)
+    model.learn(1)
+    before = weights_of(model).clone()
+    model.learn(1)
+    assert th.equal(before, weights_of(model))
+
+
+def test_bc_sees_normalised_demonstrations():
+    """BC makes no environment step, so the statistics must come from the demonstrations."""
+    demos = demonstrations_for("CartPole-v1")
+    venv = VecNormalize(make_vec_env("CartPole-v1"))
+    model = BC("MlpPolicy", venv, demonstrations=demos, **SMALL).learn(5)
+    np.testing.assert_allclose(venv.obs_rms.mean, demos.obs.mean(0), atol=0.05)
+    assert model._sample_batch(256).obs.abs().max() < 8  # not at the clip of 10
+
+
+def test_bc_learns_again_after_an_early_stop(counting):
+    model = BC(
+        "MlpPolicy",
+        CountingEnv(),
+        demonstrations=counting[True],
+        validation_interval=4,
+        early_stopping_patience=1,
+        learning_rate=0.0,
+        **SMALL,
+    )
+    model.learn(100)
+    assert model._n_updates == 8  # the first evaluation is the best one, the second stops
+    model.learn(100)
+    assert model._n_updates == 16
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+def test_time_limit_is_found_without_pickling_the_spec(vec_env_cls):
+    def make():
+        return gym.wrappers.TimeLimit(Unpicklable(), 10)
+
+    full = collect_demonstrations(lambda obs: 1, make(), 1)
+    venv = vec_env_cls([make, make])
+    model = DualQDM("MlpPolicy", venv, demonstrations=full, **SMALL)
+    assert model._time_limit() == 10
+    venv.close()
+    assert DualQDM("MlpPolicy", CountingEnv(), **SMALL)._time_limit() is None
+
+
+class Unpicklable(CountingEnv):
+    def __init__(self):
+        super().__init__(length=100)
+        self.spec = gym.envs.registration.EnvSpec("Unpicklable-v0", entry_point=lambda: Unpicklable())
+
+
+def test_time_limit_known_after_set_env(tmp_path):
+    from types import SimpleNamespace
+
+    obs = np.zeros((501, 4), dtype=np.float32)
+    full = SimpleNamespace(obs=obs, acts=np.zeros(500, dtype=np.int64), terminal=True, infos=None)
+    DualQDM("MlpPolicy", "CartPole-v1", **SMALL).save(tmp_path / "model")
+    model = DualQDM.load(tmp_path / "model", demonstrations=[full])
+    with pytest.raises(ValueError, match="without an environment"):
+        model.learn(5)
+    model.set_env(make_vec_env("CartPole-v1"))
+    model.learn(10)
+    assert model.demo_buffer.demonstrations.truncated[-1] and not model.demo_buffer.demonstrations.terminated[-1]
+
+
+def test_replay_buffers_that_do_not_fit_are_refused(counting, tmp_path):
+    model = model_on_counting(counting)
+    save_to_pkl(tmp_path / "plain.pkl", ReplayBuffer(10, model.observation_space, model.action_space))
+    two = model_on_counting(counting, env=DummyVecEnv([CountingEnv, CountingEnv]), gradient_steps=-1)
+    two.save_replay_buffer(tmp_path / "two.pkl")
+    for name in ("plain", "two"):
+        with pytest.raises(ValueError, match="replay buffer"):
+            model.load_replay_buffer(tmp_path / f"{name}.pkl")
+
+
+def test_failed_demonstrations_leave_the_old_ones(counting):
+    model = model_on_counting(counting)
+    with pytest.raises((ValueError, OSError)):
+        model.set_demonstrations("not_there.npz")
+    assert model.demonstrations is counting[True]
+
+
+def test_q_range_in_policy_kwargs_is_kept(counting, tmp_path):
+    kwargs = {"q_range": [-5.0, 5.0], "net_arch": [8]}
+    model = model_on_counting(counting, IQLearn, policy_kwargs=kwargs)
+    assert model.critic.q_range == [-5.0, 5.0]
+    model.save(tmp_path / "model")
+    assert IQLearn.load(tmp_path / "model", policy_kwargs=kwargs).critic.q_range == [-5.0, 5.0]
+
+
+def test_no_false_alarm_of_divergence(counting):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model_on_counting(counting, bellman_bounds=0)
+
+
+class MixedEnv(CountingEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict({"kind": spaces.Discrete(4), "box": self.observation_space})
+
+    def _obs(self):
+        return {"kind": self.t % 4, "box": super()._obs()}
+
+
+def test_dict_with_a_discrete_key():
+    demos = collect_demonstrations(lambda obs: 1, MixedEnv(), 2)
+    model = DualQDM("MultiInputPolicy", MixedEnv(), demonstrations=demos, value_mode="initial", **SMALL).learn(24)
+    batch = model._sample_batch(8)
+    assert batch.obs["kind"].shape == (16, 1)
+    th.testing.assert_close(batch.obs["kind"][:, 0].float(), batch.obs["box"][:, 1] % 4)
+
+
+def test_expert_of_the_helpers_is_good():
+    assert cartpole_expert(np.array([0, 0, 0.1, 0])) == 1
+    assert demonstrations_for("CartPole-v1").episode_returns[0] == 500
