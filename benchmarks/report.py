@@ -31,6 +31,8 @@ def read_runs(folder: Path) -> pd.DataFrame:
     frames = []
     for path in sorted(folder.glob("*_s*.csv")):
         frame = pd.read_csv(path, comment="#")
+        if frame.empty:
+            continue
         frame["variant"] = path.stem.removeprefix(f"{frame.env[0]}_").rsplit("_s", 1)[0]
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
