@@ -257,10 +257,15 @@ def test_bc_learns_again_after_an_early_stop(counting):
     assert model._n_updates == 16
 
 
+class PatchedTimeLimit(gym.wrappers.TimeLimit):
+    """rl_zoo3 puts a wrapper of this name in TimeLimit's place."""
+
+
+@pytest.mark.parametrize("wrapper", [gym.wrappers.TimeLimit, PatchedTimeLimit])
 @pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
-def test_time_limit_is_found_without_pickling_the_spec(vec_env_cls):
+def test_time_limit_is_found_without_pickling_the_spec(vec_env_cls, wrapper):
     def make():
-        return gym.wrappers.TimeLimit(Unpicklable(), 10)
+        return wrapper(Unpicklable(), 10)
 
     full = collect_demonstrations(lambda obs: 1, make(), 1)
     venv = vec_env_cls([make, make])

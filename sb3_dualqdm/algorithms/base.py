@@ -512,7 +512,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             return None
         try:
             # a spec need not survive the way from a subprocess; text and numbers do
-            if "<TimeLimit<" not in self.env.env_method("__str__", indices=[0])[0]:
+            if "TimeLimit<" not in self.env.env_method("__str__", indices=[0])[0]:  # rl_zoo3 has a PatchedTimeLimit
                 return None
             return self.env.env_method("get_wrapper_attr", "_max_episode_steps", indices=[0])[0]
         except (AttributeError, NotImplementedError):
