@@ -53,3 +53,27 @@ class CountingEnv(gym.Env):
         over = self.t == self.length
         reward = self.reward() if callable(self.reward) else self.reward
         return self._obs(), reward, over and self.ends_by == "terminated", over and self.ends_by == "truncated", {}
+
+
+class EchoEnv(gym.Env):
+    """Observations are drawn anew at every step; the expert answers with their sign (Discrete) or half of them (Box)."""
+
+    def __init__(self, discrete: bool):
+        self.observation_space = spaces.Box(-1, 1, (2,), dtype=np.float32)
+        self.action_space = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), dtype=np.float32)
+
+    def _draw(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._draw(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self._draw(), 0.0, False, self.t == 50, {}
+
+
+def echo_expert(discrete):
+    return (lambda obs: int(obs[0] > 0)) if discrete else (lambda obs: obs[:1] / 2)
