@@ -14,6 +14,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_dualqdm.demonstrations import Demonstrations
+from sb3_dualqdm.demonstrations.types import map_obs
 
 Obs = Any  # np.ndarray, or a dict of them
 
@@ -34,10 +35,6 @@ class RawRows(NamedTuple):
     next_obs: Obs
     terminated: np.ndarray
     step: np.ndarray
-
-
-def _map(function: Any, obs: Obs) -> Obs:
-    return {key: function(value) for key, value in obs.items()} if isinstance(obs, dict) else function(obs)
 
 
 def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
@@ -82,7 +79,7 @@ class InitialStates:
     def draw(self, n: int, rng: np.random.Generator) -> Obs:
         """``n`` states with replacement."""
         index = rng.integers(len(self), size=n)
-        return _map(lambda ring: ring[index], self.states)
+        return map_obs(lambda ring: ring[index], self.states)
 
 
 class _ImitationReplay:
@@ -113,9 +110,9 @@ class _ImitationReplay:
         this: Any = self
         at = rng.integers(this.size(), size=n), rng.integers(this.n_envs, size=n)
         return RawRows(
-            obs=_map(lambda array: array[at], this.observations),
+            obs=map_obs(lambda array: array[at], this.observations),
             actions=this.actions[at],
-            next_obs=_map(lambda array: array[at], this.next_observations),
+            next_obs=map_obs(lambda array: array[at], this.next_observations),
             terminated=(this.dones[at] > 0) & ~(this.timeouts[at] > 0),
             step=self.steps[at],
         )
@@ -182,9 +179,9 @@ class DemonstrationBuffer:
         """The transitions at the given indices."""
         demos = self.demonstrations
         return RawRows(
-            obs=_map(lambda array: array[at], self.obs),
+            obs=map_obs(lambda array: array[at], self.obs),
             actions=self.actions[at],
-            next_obs=_map(lambda array: array[at], self.next_obs),
+            next_obs=map_obs(lambda array: array[at], self.next_obs),
             terminated=demos.terminated[at],
             step=demos.step[at],
         )
@@ -193,7 +190,7 @@ class DemonstrationBuffer:
         """``n`` first observations of demonstrated episodes, with replacement."""
         starts = np.flatnonzero(self.demonstrations.step == 0)
         at = starts[rng.integers(len(starts), size=n)]
-        return _map(lambda array: array[at], self.obs)
+        return map_obs(lambda array: array[at], self.obs)
 
 
 def concatenate(first: RawRows, second: RawRows) -> RawRows:

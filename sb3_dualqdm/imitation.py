@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from sb3_dualqdm.algorithms import DualQDM, ImitationAlgorithm, IQLearn, RegIQLearn
 from sb3_dualqdm.demonstrations.readers import until_endless
-from sb3_dualqdm.policies import map_obs
+from sb3_dualqdm.demonstrations.types import map_obs
 
 try:
     from imitation.algorithms.base import AnyTransitions, DemonstrationAlgorithm

@@ -28,6 +28,7 @@ from stable_baselines3.sac.policies import Actor, SACPolicy
 from torch import nn
 from torch.nn import functional as F
 
+from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import sampled_soft_value, soft_value
 
 NETWORK_STYLES = ("reference", "sb3")
@@ -447,10 +448,3 @@ def policy_for(policy_class: type[BasePolicy], action_space: spaces.Space) -> ty
         f"The policy class {policy_class.__name__} cannot serve {type(action_space).__name__} actions: "
         f"use 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy' or a subclass of {needed.__name__}."
     )
-
-
-def map_obs(function: Any, obs: Any) -> Any:
-    """Apply a function to an observation, or to every entry of a dict observation."""
-    if isinstance(obs, dict):
-        return {key: function(value) for key, value in obs.items()}
-    return function(obs)

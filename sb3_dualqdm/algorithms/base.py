@@ -38,8 +38,9 @@ from sb3_dualqdm.buffers import (
     concatenate,
 )
 from sb3_dualqdm.demonstrations import load_demonstrations
+from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
-from sb3_dualqdm.policies import POLICY_ALIASES, Draw, map_obs, policy_for
+from sb3_dualqdm.policies import POLICY_ALIASES, Draw, policy_for
 
 SelfImitation = TypeVar("SelfImitation", bound="ImitationAlgorithm")
 
@@ -862,9 +863,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         value, constraint, actor = everywhere, everywhere, everywhere
         if self.objective == "paper" and n_replay > 0:
             replay = ~is_expert / n_replay
-            # Expert rows are drawn with probability proportional to gamma^t already; replay rows are drawn uniformly
-            # only relative weights matter, and gamma^t of a long episode is not representable
-            occupancy = np.where(is_expert, 0.0, self.gamma ** (rows.step - rows.step[:n_replay].min()).astype(np.float64))
+            # Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative
+            # weights matter, and gamma^t of a long episode is not representable.
+            step = rows.step[:n_replay]
+            occupancy = np.zeros(n)
+            occupancy[:n_replay] = self.gamma ** (step - step.min()).astype(np.float64)
             value = (expert + occupancy / occupancy.sum()) / 2
             constraint, actor = replay, replay
         weights = np.stack([expert, value, constraint, actor])

@@ -23,9 +23,9 @@ _PLAIN = ("actions", "terminated", "truncated", "rewards", "episode", "step")
 _PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted")
 
 
-def map_obs(function: Callable[[np.ndarray], np.ndarray], obs: Obs) -> Obs:
+def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
     """
-    Apply a function to an observation array, or to each array of a dict of them.
+    Apply a function to an observation array (or tensor), or to each of a dict of them.
 
     :param function: function of one array.
     :param obs: observations.
