@@ -10,18 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_episodes import ends, flat, trajectory
+from small_episodes import ends, flat, last_flags, trajectory
 
-from sb3_dualqdm import Demonstrations, load_demonstrations
+from sb3_dualqdm import load_demonstrations
 from sb3_dualqdm.demonstrations.files import file_sha256
 
 pytestmark = pytest.mark.both
-
-
-def last_flags(demos: Demonstrations) -> list[tuple[bool, bool]]:
-    """(terminated, truncated) of each episode's last row."""
-    last = np.append(np.flatnonzero(np.diff(demos.episode)), len(demos) - 1)
-    return list(zip(demos.terminated[last].tolist(), demos.truncated[last].tolist()))
 
 
 class Unpickled(Exception):

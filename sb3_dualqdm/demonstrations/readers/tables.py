@@ -63,7 +63,7 @@ def _from_arrow(column: Any, name: str) -> np.ndarray | None:
         inner = inner.value_type
     if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
         return None  # texts and pictures may lie beside the numbers
-    if inner is column.type:  # missing numbers become NaN
+    if inner == column.type:  # missing numbers become NaN
         chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
         return concatenate(chunks, name) if chunks else np.empty(0)
     parts = []
