@@ -127,7 +127,7 @@ class Demonstrations:
     def _store_once(self) -> None:
         """Drop successors that repeat the observations."""
         last, obs = last_rows(self.episode), obs_arrays(self.obs)
-        following = dict(obs_arrays(self.next_obs))
+        following: dict[str, Any] = dict(obs_arrays(self.next_obs))
         for key, value in following.items():
             if isinstance(value, Successors):
                 following[key] = Successors(obs[key], value.final, last)

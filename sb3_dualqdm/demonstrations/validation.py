@@ -174,7 +174,9 @@ def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.nd
     if array.shape == (len(array), 1):
         array = array[:, 0]
     if array.ndim != 1:
-        raise ValueError(f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass integers, or one-hot rows.")
+        raise ValueError(
+            f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass integers, or one-hot rows."
+        )
     cast = _cast(array, np.dtype(np.int64), name) if array.dtype.kind != "f" else _integers(array, space, name)
     low, high = int(space.start), int(space.start + space.n - 1)
     outside = (cast < low) | (cast > high)

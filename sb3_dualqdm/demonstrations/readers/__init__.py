@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["load_demonstrations", "until_endless"]
 
 _FORMATS = (
-    "an .npz, .npy, .pkl, .hdf5, .parquet or .csv file, or a folder written by imitation, Minari or LeRobot (the documentation "
-    "lists their layouts)"
+    "an .npz, .npy, .pkl, .hdf5, .parquet or .csv file, or a folder written by imitation, Minari or LeRobot (the "
+    "documentation lists their layouts)"
 )
 
 

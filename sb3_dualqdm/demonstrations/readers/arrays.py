@@ -1,4 +1,4 @@
-"""Arrays by their names: trajectories, batches and flat arrays of transitions, in memory or in a file that names its arrays."""
+"""Arrays by their names: trajectories, batches and flat arrays of transitions, in memory or in a file with named arrays."""
 
 from __future__ import annotations
 
@@ -176,11 +176,11 @@ def episode_of(item: Any, name: str) -> Episode:
     return Episode(as_obs(fields["obs"], f"obs of {name}"), acts, rews, terminated, truncated, single_flag, next_obs)
 
 
-def from_sequence(source: Any, max_episode_steps: int | None, drop_last: bool, **origin: Any) -> Demonstrations:
+def from_sequence(items: Any, max_episode_steps: int | None, drop_last: bool, **origin: Any) -> Demonstrations:
     """
     Read trajectories, or batches of transitions, one after the other.
 
-    :param source: the iterable.
+    :param items: the iterable.
     :param max_episode_steps: see :func:`load_demonstrations`.
     :param drop_last: see :func:`load_demonstrations`.
     :param origin: ``source``, ``spec`` and ``sha256`` of a file.
@@ -188,13 +188,14 @@ def from_sequence(source: Any, max_episode_steps: int | None, drop_last: bool, *
     :raises ValueError: if it holds no trajectory, or wrong ones.
     """
     try:
-        iterator = iter(source)
+        iterator = iter(items)
     except TypeError:
         iterator = iter(())
+    kind = type(items).__name__
     items = list(until_endless(iterator))
     if not items:
         raise ValueError(
-            f"demonstrations of the type {type(source).__name__} hold no trajectory: pass trajectories with obs, acts and "
+            f"demonstrations of the type {kind} hold no trajectory: pass trajectories with obs, acts and "
             "terminal, imitation Transitions, a path, or 'builtin:<env id>'."
         )
     name = f"{len(items)} x {type(items[0]).__name__}"
@@ -276,7 +277,7 @@ def join(
     rews = None
     if all(part.rews is not None for part in parts):
         rews = concatenate([part.rews[:n] for part, n in zip(whole, steps)], "rews")  # type: ignore[index]
-    flags = {
+    flags: dict[str, Any] = {
         name: np.array([getattr(part, name) for part in whole], dtype=bool)
         for name in ("terminated", "truncated", "single_flag")
     }
@@ -286,8 +287,8 @@ def join(
     if all(part.next_obs is None for part in whole):
         final = _concatenate_obs([map_obs(operator.itemgetter(slice(n, n + 1)), p.obs) for p, n in zip(whole, steps)], "obs")
         ends = np.cumsum(steps) - 1
-        next_obs = {key: Successors(array, obs_arrays(final)[key], ends) for key, array in obs_arrays(obs).items()}
-        next_obs = next_obs if isinstance(obs, dict) else next_obs[""]
+        chained = {key: Successors(array, obs_arrays(final)[key], ends) for key, array in obs_arrays(obs).items()}
+        next_obs: Obs = chained if isinstance(obs, dict) else chained[""]
     else:
         following = (map_obs(lambda a: a[1:], p.obs) if p.next_obs is None else p.next_obs for p in whole)
         next_obs = _concatenate_obs(list(following), "next_obs")
@@ -306,7 +307,7 @@ def join(
     if not cut.any():
         return demonstrations
     # what is left out still counts in the lengths and returns of the original episodes
-    returns = None if rews is None else np.array([np.sum(part.rews, dtype=np.float64) for part in whole])
+    returns = None if rews is None else np.array([np.sum(part.rews, dtype=np.float64) for part in whole])  # type: ignore[arg-type]
     return demonstrations._replace(
         episode_lengths=n_acts[kept], episode_returns=returns, episode_indices=np.flatnonzero(kept)
     )
@@ -364,7 +365,7 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
         if lengths.min() < 1:
             raise ValueError(f"indices of {name} are not increasing cuts inside {n_steps} actions: write the file again.")
         terminated = _flags(np.zeros(len(lengths)) if done is None else done, f"terminal of {name}", len(lengths))
-        ends = {
+        ends: dict[str, Any] = {
             "terminated": terminated,
             "truncated": np.zeros(len(lengths), dtype=bool),
             "single_flag": np.ones(len(lengths), dtype=bool),
@@ -373,8 +374,8 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
         lengths, ends, notes = _split(arrays, fields, obs, n_steps, name)
         if next_obs is not None:
             following = as_obs(next_obs, f"next_obs of {name}")
-            limit = {"max_episode_steps": max_episode_steps, "notes": notes}
-            return assemble(obs, following, acts, rews, lengths, **ends, **limit, **origin)
+            origin |= {"max_episode_steps": max_episode_steps, "notes": notes}
+            return assemble(obs, following, acts, rews, lengths, **ends, **origin)
     n_obs = n_rows(obs)
     if n_obs not in (n_steps, n_steps + len(lengths)):
         raise ValueError(
@@ -442,7 +443,7 @@ def _refuse_keys(arrays: Any, name: str) -> None:
 
 def _split(
     arrays: Any, fields: dict[str, Any], obs: Obs, n_steps: int, name: str
-) -> tuple[np.ndarray, dict[str, np.ndarray], tuple[str, ...]]:
+) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """Lengths of the episodes in flat arrays, how each ends, and what was noticed."""
     named = ("terminated", "done", "truncated", "episode_starts")
     flags = {key: _flags(fields[key], f"{key} of {name}", n_steps) for key in named if fields[key] is not None}

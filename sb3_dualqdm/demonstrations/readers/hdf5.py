@@ -12,7 +12,7 @@ import numpy as np
 
 from sb3_dualqdm.demonstrations.files import check_size, optional
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, as_array, from_arrays, join
-from sb3_dualqdm.demonstrations.types import Demonstrations, Obs
+from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, obs_arrays
 
 
 class Hdf5(Mapping):
@@ -93,7 +93,7 @@ def from_file(path: Path, *, source: str, **options: Any) -> Demonstrations:
 
 def _numbered(group: Any, prefix: str) -> list[str]:
     """Names such as ``demo_10`` in the order of their numbers, which is not that of the file."""
-    names = [name for name in (group if group is not None and hasattr(group, "keys") else ()) if re.fullmatch(prefix + r"\d+", name)]
+    names = [name for name in (group if hasattr(group, "keys") else ()) if re.fullmatch(prefix + r"\d+", name)]
     return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
 
 
@@ -158,8 +158,11 @@ def minari_episodes(groups: Mapping[str, Hdf5], source: str) -> Iterator[Episode
             key: bool(np.any(as_array(group[key], f"{key} of {label}")[-1:])) for key in ("terminations", "truncations")
         }
         seed = group.group.attrs.get("seed", -1)
+        obs = arrays_of(group["observations"], f"observations of {label}")
+        if any(array.dtype == np.uint8 and array.ndim == 2 for array in obs_arrays(obs).values()):
+            raise ValueError(f"{label} has rows of bytes, which may be compressed pictures: pass the dataset's folder.")
         yield Episode(
-            obs=arrays_of(group["observations"], f"observations of {label}"),
+            obs=obs,
             acts=as_array(group["actions"], f"actions of {label}"),
             rews=as_array(group["rewards"], f"rewards of {label}"),
             terminated=flags["terminations"],

@@ -78,7 +78,7 @@ def _episodes(dataset: Any, name: str) -> Iterator[Episode]:
 
 def from_folder(path: Path, **options: Any) -> Demonstrations:
     """
-    Read a dataset's folder (or its ``data`` folder); HDF5 is read here, Minari's Arrow format and JPEG images through minari.
+    Read a dataset's folder (or its ``data`` folder); HDF5 is read here, Minari's Arrow format and pictures through minari.
 
     :param path: the folder.
     :param options: ``source``, and see :func:`sb3_dualqdm.demonstrations.readers.arrays.join`.
@@ -89,8 +89,9 @@ def from_folder(path: Path, **options: Any) -> Demonstrations:
     data = path / "data" if (path / "data" / "metadata.json").is_file() else path
     try:
         metadata = json.loads((data / "metadata.json").read_text())
-        pictures = metadata.get("jpeg_encoding") and "uint8" in str(metadata.get("observation_space"))
-        stored = "JPEG" if pictures else metadata.get("data_format", "hdf5")
+        # whether pictures are compressed, and how, differs between Minari's releases
+        pictures = "uint8" in str(metadata.get("observation_space"))
+        stored = "picture" if pictures else metadata.get("data_format", "hdf5")
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(f"{data / 'metadata.json'} cannot be read ({error}): download the dataset again.") from None
     if stored == "hdf5":

@@ -40,7 +40,8 @@ class _DType:
     """A number's type while its pickle is being read: NumPy completes the byte order in a second instruction."""
 
     def __init__(self, code: Any, *_: Any):
-        self.code, self.order = code if isinstance(code, str) else "?", "="
+        self.code: str = code if isinstance(code, str) else "?"
+        self.order: Any = "="
 
     def final(self) -> np.dtype:
         dtype = np.dtype(self.code)
@@ -69,11 +70,11 @@ def _fill(array: np.ndarray, state: Any) -> None:
     if isinstance(dtype, _DType) and dtype.final().hasobject:
         if not isinstance(data, list) or math.prod(shape) != len(data):
             raise pickle.UnpicklingError(f"it has an array of the shape {shape} that does not fit its data")
-        array.__setstate__((1, tuple(int(n) for n in shape), np.dtype(object), bool(fortran), data))  # type: ignore[attr-defined]
+        array.__setstate__((1, tuple(int(n) for n in shape), np.dtype(object), bool(fortran), data))  # type: ignore[arg-type]
         return
     whole = _numbers(data, dtype, shape, "F" if fortran else "C")
     content = whole.tobytes("F" if fortran else "C") if not isinstance(data, bytes) else data
-    array.__setstate__((1, whole.shape, whole.dtype, bool(fortran), content))  # type: ignore[attr-defined]
+    array.__setstate__((1, whole.shape, whole.dtype, bool(fortran), content))  # type: ignore[arg-type]
 
 
 def _scalar(dtype: Any, data: Any) -> Any:
@@ -101,7 +102,7 @@ def _dict(*items: Any) -> dict:
     return dict(*[item for item in items if isinstance(item, (list, dict))])
 
 
-_ARRAYS = {"_reconstruct": _empty, "scalar": _scalar, "_frombuffer": _numbers}
+_ARRAYS: dict[str, Callable[..., Any] | None] = {"_reconstruct": _empty, "scalar": _scalar, "_frombuffer": _numbers}
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _SCALARS = ("bool", "bool_", "float16", "float32", "float64", *_INTEGERS)
 _CONTAINERS = (list, tuple, set, frozenset, _dict)
@@ -143,7 +144,10 @@ _NAMES: dict[str, dict[str, Callable[..., Any] | None]] = {
 _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
+_PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
+
+
+class _Unpickler(_PythonUnpickler):
     """
     Python's own interpreter of pickles, with the instructions that call or change something replaced.
 
@@ -159,13 +163,14 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
     def find_class(self, module: str, name: str) -> _Name:
         module = _PYTHON_2.get(module, module)
         if name not in _NAMES.get(module, {}):
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only numbers, containers and NumPy arrays are read")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, but only numbers, containers and arrays are read")
         return _Name(f"{module}.{name}", _NAMES[module][name])
 
     def _make(self, name: Any, arguments: Any) -> Any:
         if not isinstance(name, _Name) or name.call is None:
             raise pickle.UnpicklingError(f"it calls {getattr(name, 'name', type(name).__name__)}, which is not read")
-        self._budget -= sum(len(part) for part in arguments if hasattr(part, "__len__")) * (8 if name.call in _CONTAINERS else 1)
+        copied = sum(len(part) for part in arguments if hasattr(part, "__len__"))
+        self._budget -= copied * (8 if name.call in _CONTAINERS else 1)
         if self._budget < 0:
             raise pickle.UnpicklingError("it repeats its contents out of proportion to its size")
         return name.call(*arguments)
@@ -202,7 +207,7 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
         self.append(bytearray(self.read(length)))
 
     dispatch = {
-        **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]
+        **_PythonUnpickler.dispatch,
         pickle.REDUCE[0]: load_reduce,
         pickle.NEWOBJ[0]: load_newobj,
         pickle.NEWOBJ_EX[0]: load_newobj_ex,
@@ -337,6 +342,6 @@ def from_npy(path: Path, **options: Any) -> Demonstrations:
         raise ValueError(f"{path} cannot be read ({error}): write the file again.") from None
     if not dtype.hasobject:
         raise ValueError(
-            f"{path} is one array of the shape {shape}, but demonstrations need obs and acts: put named arrays in an .npz file."
+            f"{path} is one array of the shape {shape}, but demonstrations need obs and acts: put both in an .npz file."
         )
     return from_pickle(path, offset=offset, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -86,13 +87,13 @@ def _episodes(
         rows = compact(order[start : end + 1])
         done, cut = bool(dones[order[end], env]), bool(arrays["timeouts"][order[end], env])
         yield Episode(
-            obs=map_obs(lambda array, rows=rows: array[rows, env], obs),
+            obs=map_obs(operator.itemgetter((rows, env)), obs),
             acts=unscale(arrays["actions"][rows, env]),
             rews=arrays["rewards"][rows, env],
             terminated=done and not cut,
             truncated=cut,
             single_flag=not known,
-            next_obs=None if next_obs is None else map_obs(lambda array, rows=rows: array[rows, env], next_obs),
+            next_obs=None if next_obs is None else map_obs(operator.itemgetter((rows, env)), next_obs),
         )
 
 

@@ -18,7 +18,7 @@ from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
 # A column is a field, or a part of one (obs_0, obs_1, ... are numbers; obs.x, obs.y keys); the longest name wins.
 _COLUMNS = {
-    **{name: names + tuple(alias.removesuffix("s") for alias in names if alias.endswith("s")) for name, names in ALIASES.items()},
+    **{field: aliases + tuple(alias.removesuffix("s") for alias in aliases) for field, aliases in ALIASES.items()},
     "episode": ("episode", "episode_id", "episode_index"),
     "step": ("step", "timestep", "frame_index", "t"),
 }
@@ -99,7 +99,7 @@ def _from_columns(columns: dict[str, np.ndarray], source: str, options: dict[str
             f"{source} has the columns {sorted(columns)} but none for {' and '.join(missing)}: name them obs_0, obs_1, ..., "
             "act or action_0, ..., reward, terminated, truncated (or done), episode and step."
         )
-    singles = {}
+    singles: dict[str, np.ndarray] = {}
     for name in ("rews", "done", "terminated", "truncated", "episode_starts", "episode", "step"):
         if name in fields:
             singles[name] = fields[name]
@@ -132,8 +132,8 @@ def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
         elif all(isinstance(part, int) for part in found):
             if sorted(found) != list(range(len(found))) or any(array.ndim > 1 for array in found.values()):
                 raise ValueError(
-                    f"{source} has the {_COLUMNS[field][0]} columns {sorted(found)}, but one number per column, counted from 0 "
-                    "without a gap, is needed: add or rename columns."
+                    f"{source} has the {_COLUMNS[field][0]} columns {sorted(found)}, but one number per column, counted from "
+                    "0 without a gap, is needed: add or rename columns."
                 )
             fields[field] = np.stack([found[i] for i in range(len(found))], axis=1)
         elif all(isinstance(part, str) for part in found):
