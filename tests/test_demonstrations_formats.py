@@ -169,8 +169,8 @@ MINARI_OBS = {
         lambda t: {"x": t[:, None].astype(np.float32), "n": t},
     ),
     "image": (
-        spaces.Box(0, 255, (16, 16, 3), np.uint8),
-        lambda t: np.broadcast_to(t.astype(np.uint8)[:, None, None, None], (len(t), 16, 16, 3)),
+        spaces.Box(0, 255, (48, 48, 3), np.uint8),
+        lambda t: np.broadcast_to(t.astype(np.uint8)[:, None, None, None], (len(t), 48, 48, 3)),
     ),
 }
 
@@ -213,7 +213,7 @@ def test_minaris_own_writer(tmp_path, monkeypatch, data_format, kind):
         if kind == "dict":
             assert demos.obs["n"].tolist() == [0, 1, 2, 0, 1] and demos.next_obs["x"].tolist() == [[1], [2], [3], [1], [2]]
         elif kind == "image":
-            assert demos.obs.shape == (5, 16, 16, 3) and demos.obs.dtype == np.uint8
+            assert demos.obs.shape == (5, 48, 48, 3) and demos.obs.dtype == np.uint8
             assert np.abs(demos.next_obs[:, 0, 0, 0].astype(int) - [1, 2, 3, 1, 2]).max() <= 1  # JPEG
         else:
             assert demos.next_obs[:, 0].tolist() == [1, 2, 3, 1, 2]

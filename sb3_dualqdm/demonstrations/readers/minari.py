@@ -65,8 +65,15 @@ def _episodes(dataset: Any, name: str) -> Iterator[Episode]:
         label = f"episode {i} of {name}"
         if isinstance(episode.observations, tuple):
             raise ValueError(f"{label} has a tuple of observations, but arrays and dicts are read: flatten the observations.")
+        obs = as_obs(episode.observations, f"observations of {label}")
+        expected = getattr(dataset.observation_space, "shape", None)
+        if not isinstance(obs, dict) and expected is not None and obs.shape[1:] != expected:
+            raise ValueError(
+                f"{label} has observations of the shape {obs.shape[1:]} but its space has {expected}, as compressed pictures "
+                "that Minari did not unpack: update minari, or write the dataset without compression."
+            )
         yield Episode(
-            obs=as_obs(episode.observations, f"observations of {label}"),
+            obs=obs,
             acts=as_array(episode.actions, f"actions of {label}"),
             rews=as_array(episode.rewards, f"rewards of {label}"),
             terminated=bool(np.any(episode.terminations[-1:])),
