@@ -459,7 +459,7 @@ def test_wrong_folders(tmp_path):
         load_demonstrations(folder)
     broken = write_folder(tmp_path / "broken", [trajectory(0, 3)])
     (broken / "data-00000-of-00001.arrow").write_bytes(b"\x00" * 100 + b"not arrow")
-    with pytest.raises(ValueError, match="is not an Arrow stream"):
+    with pytest.raises(ValueError, match=r"data-00000-of-00001.arrow cannot be read"):
         load_demonstrations(broken)
     uneven = trajectory(0, 3)
     uneven.obs = np.array([[1.0], [2.0, 3.0], [4.0], [5.0]], dtype=object)

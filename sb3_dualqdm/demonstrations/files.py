@@ -9,6 +9,7 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ MAX_MEMBER_BYTES = 64 * 2**30
 # What is stored may unpack to 64 MiB, and beyond that to 200 times its size: real recordings stay far below.
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 200
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def check_size(name: str, size: int, stored: int, most: int = MAX_MEMBER_BYTES) -> None:
@@ -36,10 +36,43 @@ def check_size(name: str, size: int, stored: int, most: int = MAX_MEMBER_BYTES) 
     """
     limit = min(MAX_MEMBER_BYTES, most, FREE_BYTES + MAX_RATIO * stored)
     if size > limit:
-        raise ValueError(
+        raise RefusedError(
             f"{name} declares {size} bytes, but at most {limit} can be right for this file: write the file again, without "
             "compression if it is so repetitive, or split it."
         )
+
+
+def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """
+    Header of an ``.npy`` file.
+
+    :param file: the open file; afterwards, it is where the data begin.
+    :return: shape and type.
+    """
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read[np.lib.format.read_magic(file)](file)
+    return shape, dtype
+
+
+class RefusedError(ValueError):
+    """A file, or a part of it, that must not be read; its text is one sentence."""
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """
+    Whatever a library raises for a damaged file, in one sentence.
+
+    :param name: what is read, the beginning of the sentence.
+    :raises ValueError: for any error inside, apart from ours.
+    """
+    try:
+        yield
+    except RefusedError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise RefusedError(f"{name} cannot be read ({text[:200]}): write the file again.") from None
 
 
 class Npz(Mapping):
@@ -52,15 +85,12 @@ class Npz(Mapping):
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        except Exception as error:  # a damaged archive raises nearly anything
-            raise ValueError(f"{path} is not an .npz file ({error}): write it again, with numpy.savez.") from None
+        with reading(str(path)), zipfile.ZipFile(path) as archive:
+            self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
     def __getitem__(self, key: str) -> np.ndarray:
         info, name = self._members[key], f"the array {key!r} of {self.path}"
-        shape, dtype = self._read(info, name, lambda file: _HEADERS[np.lib.format.read_magic(file)](file)[::2])
+        shape, dtype = self._read(info, name, read_header)
         if dtype.hasobject:
             raise ValueError(
                 f"{name} holds pickled objects, which are never loaded because they can execute code: store plain numeric "
@@ -70,11 +100,8 @@ class Npz(Mapping):
         return self._read(info, name, lambda file: np.lib.format.read_array(file, allow_pickle=False))
 
     def _read(self, info: zipfile.ZipInfo, name: str, function: Callable[[Any], Any]) -> Any:
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(info) as member:
-                return function(member)
-        except Exception as error:
-            raise ValueError(f"{name} cannot be read ({type(error).__name__}: {error}): write the file again.") from None
+        with reading(name), zipfile.ZipFile(self.path) as archive, archive.open(info) as member:
+            return function(member)
 
     def __contains__(self, key: object) -> bool:  # Mapping's own would read the member
         return key in self._members

@@ -99,7 +99,12 @@ def _read_path(spec: str, options: dict[str, Any]) -> Demonstrations:
             f"{', '.join('builtin:' + name for name in builtin.builtin_ids())}."
         )
     read = _folder_reader(path) if path.is_dir() else _file_reader(path)
-    return read(path, source=spec, spec=spec, sha256=file_sha256(path), **options)
+    try:
+        return read(path, source=spec, spec=spec, sha256=file_sha256(path), **options)
+    except (ValueError, ImportError):
+        raise
+    except Exception as error:  # damage that a reader did not expect, such as memory that is not there
+        raise ValueError(f"{spec!r} cannot be read ({type(error).__name__}): write it again.") from error
 
 
 def _folder_reader(path: Path) -> Callable[..., Demonstrations]:

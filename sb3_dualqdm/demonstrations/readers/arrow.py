@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import concatenate, data_files, optional
+from sb3_dualqdm.demonstrations.files import RefusedError, concatenate, data_files, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, join
 from sb3_dualqdm.demonstrations.types import Demonstrations
 
@@ -49,14 +49,12 @@ def _columns(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[str, 
     columns: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"obs": [], "acts": [], "terminal": [], "rews": []}
     names: list[str] = []
     for file in data_files(folder):
-        try:
+        with reading(str(file)):
             with pa.memory_map(str(file)) as stream, pa.ipc.open_stream(stream) as reader:
                 names = reader.schema.names
                 for batch in reader:
                     for name in columns.keys() & set(names):
                         columns[name].append(nested(batch.column(names.index(name)), f"{name} of {file}"))
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{file} is not an Arrow stream ({error}): write the folder again.") from None
     found = {name: chunks for name, chunks in columns.items() if chunks}
     if missing := {"obs", "acts", "terminal"} - found.keys():
         raise ValueError(
@@ -86,7 +84,7 @@ def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     levels = []
     while True:
         if array.null_count:
-            raise ValueError(f"{name} has missing values, but every step needs one: fill them in, or leave the rows out.")
+            raise RefusedError(f"{name} has missing values, but every step needs one: fill them in, or leave the rows out.")
         if types.is_fixed_size_list(array.type):
             levels.append(np.full(len(array), array.type.list_size, dtype=np.int64))
         elif types.is_list(array.type) or types.is_large_list(array.type):
@@ -96,8 +94,8 @@ def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         array = array.flatten()
     shape = [int(counts[0]) if len(counts) else 0 for counts in levels[1:]]
     if any((counts != size).any() for counts, size in zip(levels[1:], shape)):
-        raise ValueError(f"{name} has rows of different shapes, but every step needs the same one: store equal ones.")
+        raise RefusedError(f"{name} has rows of different shapes, but every step needs the same one: store equal ones.")
     values = array.to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} has the type {array.type} but numbers are expected: store numbers.")
+        raise RefusedError(f"{name} has the type {array.type} but numbers are expected: store numbers.")
     return (levels or [np.empty(0, dtype=np.int64)])[0], values.reshape(-1, *shape)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import check_size, optional
+from sb3_dualqdm.demonstrations.files import RefusedError, check_size, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, as_array, from_arrays, join
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, obs_arrays
 
@@ -32,23 +32,20 @@ class Hdf5(Mapping):
         import h5py
 
         name = f"{f'{self.group.name}/{key}'.replace('//', '/')!r} of {self.path}"
-        try:
+        with reading(name):
             outside = isinstance(self.group.get(key, getlink=True), h5py.ExternalLink)
             item = None if outside else self.group[key]
             if isinstance(item, h5py.Group):
                 return Hdf5(item, self.path)
             if outside or not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
-                raise _RefusedError(f"{name} lies outside the file, and only the file itself is read: copy the data into it.")
+                raise RefusedError(f"{name} lies outside the file, and only the file itself is read: copy the data into it.")
             if item.dtype.kind not in "biuf" or item.shape is None:
-                raise _RefusedError(f"{name} has the type {item.dtype} but only numbers are read: store plain numbers.")
+                raise RefusedError(f"{name} has the type {item.dtype} but only numbers are read: store plain numbers.")
             # an enormous chunk would be unpacked whole
             chunk = int(np.prod(item.chunks or (0,), dtype=object)) * item.dtype.itemsize
             check_size(name, max(item.size * item.dtype.itemsize, chunk), item.id.get_storage_size())
             return item[()]
-        except _RefusedError as error:
-            raise ValueError(*error.args) from None
-        except (KeyError, OSError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{name} cannot be read ({error}): write the file again.") from None
+        raise AssertionError  # unreachable: reading() never swallows an error
 
     def __contains__(self, key: object) -> bool:
         return key in self.group
@@ -58,10 +55,6 @@ class Hdf5(Mapping):
 
     def __len__(self) -> int:
         return len(self.group)
-
-
-class _RefusedError(Exception):
-    """Something that must not be read."""
 
 
 def from_file(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -76,10 +69,8 @@ def from_file(path: Path, *, source: str, **options: Any) -> Demonstrations:
     :raises ImportError: without h5py.
     """
     h5py = optional("h5py", "formats", f"{source!r} is an HDF5 file, and reading it")
-    try:
+    with reading(str(path)):
         file = h5py.File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error}): write the file again.") from None
     with file:
         if (demos := _numbered(file.get("data"), "demo_")) and isinstance(file.get("data"), h5py.Group):
             groups = {name: Hdf5(file["data"][name], path) for name in demos}

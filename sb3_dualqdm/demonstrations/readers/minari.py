@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import optional
+from sb3_dualqdm.demonstrations.files import optional, reading
 from sb3_dualqdm.demonstrations.readers import hdf5
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, as_array, as_obs, join
 from sb3_dualqdm.demonstrations.types import Demonstrations
@@ -94,20 +94,16 @@ def from_folder(path: Path, **options: Any) -> Demonstrations:
     :raises ImportError: without h5py, or minari where it is needed.
     """
     data = path / "data" if (path / "data" / "metadata.json").is_file() else path
-    try:
+    with reading(str(data / "metadata.json")):
         metadata = json.loads((data / "metadata.json").read_text())
         # whether pictures are compressed, and how, differs between Minari's releases
         pictures = "uint8" in str(metadata.get("observation_space"))
         stored = "picture" if pictures else metadata.get("data_format", "hdf5")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"{data / 'metadata.json'} cannot be read ({error}): download the dataset again.") from None
     if stored == "hdf5":
         if not (data / "main_data.hdf5").is_file():
             raise ValueError(f"the Minari folder {path} has no main_data.hdf5: download the dataset again.")
         return hdf5.from_file(data / "main_data.hdf5", **options)
     minari = optional("minari", "formats", f"{options['source']!r} is in Minari's {stored} format, and reading it")
-    try:
+    with reading(str(path)):
         dataset = minari.MinariDataset(data)
-        return from_dataset(dataset, **options)
-    except (OSError, KeyError, TypeError) as error:
-        raise ValueError(f"the Minari folder {path} cannot be read ({error}): download the dataset again.") from None
+    return from_dataset(dataset, **options)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import FREE_BYTES, check_size
+from sb3_dualqdm.demonstrations.files import FREE_BYTES, check_size, read_header, reading
 from sb3_dualqdm.demonstrations.readers import replay
 from sb3_dualqdm.demonstrations.readers.arrays import from_arrays, from_sequence
 from sb3_dualqdm.demonstrations.types import Demonstrations
@@ -85,6 +85,10 @@ def _bytearray(content: Any = b"", encoding: str = "latin1") -> bytearray:
     return bytearray(content.encode("latin1") if isinstance(content, str) else bytes(memoryview(content)))
 
 
+def _bytes(content: Any = b"") -> bytes:
+    return bytes(memoryview(content))
+
+
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")  # Python 2's bytes, whatever codec is named
 
@@ -113,6 +117,7 @@ _NAMES: dict[str, dict[str, Callable[..., Any] | None]] = {
         "tuple": tuple,
         "set": set,
         "frozenset": frozenset,
+        "bytes": _bytes,
         "bytearray": _bytearray,
         **dict.fromkeys(("int", "float", "bool", "str", "object")),
     },
@@ -246,8 +251,8 @@ def read_pickle(path: Path, offset: int = 0) -> Any:
         expanded = _expanded(content, {})
         content = _plain(content, {})
     except Exception as error:  # a damaged pickle raises nearly anything
-        text = str(error).rstrip(".") if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is a pickle that cannot be read as data ({text}): {_TRUST}.") from None
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(f"{path} is a pickle that cannot be read as data ({text[:200]}): {_TRUST}.") from None
     check_size(str(path), expanded, size)
     return content
 
@@ -332,14 +337,9 @@ def from_npy(path: Path, **options: Any) -> Demonstrations:
     :return: the demonstrations.
     :raises ValueError: if it is a plain array, or cannot be read as data.
     """
-    try:
-        with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, _, dtype = read(file)
-            offset = file.tell()
-    except (ValueError, KeyError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): write the file again.") from None
+    with reading(str(path)), open(path, "rb") as file:
+        shape, dtype = read_header(file)
+        offset = file.tell()
     if not dtype.hasobject:
         raise ValueError(
             f"{path} is one array of the shape {shape}, but demonstrations need obs and acts: put both in an .npz file."

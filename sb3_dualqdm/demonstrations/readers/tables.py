@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import check_size, concatenate, optional
+from sb3_dualqdm.demonstrations.files import check_size, concatenate, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, join
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
@@ -216,21 +216,15 @@ def from_csv(path: Path, *, source: str, **options: Any) -> Demonstrations:
     :raises ImportError: without pyarrow.
     """
     csv = optional("pyarrow.csv", "arrow", f"{source!r} is a table, and reading it")
-    import pyarrow as pa
-
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    try:
+    with reading(str(path)):
         table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter))
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a table ({str(error).splitlines()[0]}): write it again.") from None
     return from_table(table, source=source, **options)
 
 
 def _parquet(path: Path, spec: str) -> Any:
     parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} is a Parquet table, and reading it")
-    import pyarrow as pa
-
-    try:
+    with reading(str(path)):
         file = parquet.ParquetFile(path)
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         size = sum(group.total_byte_size for group in groups)
@@ -241,8 +235,6 @@ def _parquet(path: Path, spec: str) -> Any:
             name for name in file.schema_arrow.names if name.startswith(("observation", "next."))
         }
         return file.read(columns=[name for name in file.schema_arrow.names if name in names])
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]}): write it again.") from None
 
 
 def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -270,11 +262,9 @@ def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
     :raises ValueError: if it cannot be read.
     :raises ImportError: without pyarrow.
     """
-    try:
+    with reading(str(path / "meta" / "info.json")):
         features = dict(json.loads((path / "meta" / "info.json").read_text())["features"])
         pictures = sorted(name for name, feature in features.items() if feature["dtype"] in ("image", "video"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path / 'meta' / 'info.json'} cannot be read ({error!r}): download the dataset again.") from None
     files = sorted((path / "data").rglob("*.parquet"))
     if not files:
         raise ValueError(f"the LeRobot folder {path} has no data/**/*.parquet: download the dataset again.")
