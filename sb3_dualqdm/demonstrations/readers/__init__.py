@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sb3_dualqdm.demonstrations import builtin
 from sb3_dualqdm.demonstrations.files import Npz, file_sha256, from_own
 from sb3_dualqdm.demonstrations.readers import arrow, hdf5, minari, pickles, replay, tables
@@ -91,6 +93,9 @@ def _read_path(spec: str, options: dict[str, Any]) -> Demonstrations:
         demonstrations = from_own(Npz(builtin.builtin_path(env_id)), spec)
         if demonstrations.sha256 != builtin.manifest()[env_id]["sha256"]:
             raise ValueError(f"{builtin.builtin_path(env_id)} differs from its manifest: reinstall sb3-dualqdm.")
+        seeds = builtin.manifest()[env_id].get("seeds")
+        if demonstrations.seeds is None and seeds is not None:
+            demonstrations = demonstrations._replace(seeds=np.array(seeds, dtype=np.int64))
         return demonstrations._replace(source=spec)
     path = minari.local_path(spec.removeprefix("minari:")) if spec.startswith("minari:") else Path(spec).expanduser()
     if not path.exists():
