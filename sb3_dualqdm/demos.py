@@ -191,7 +191,8 @@ def _algorithm(name: str | None) -> Any:
             if isinstance(value, type) and hasattr(value, "load") and hasattr(value, "learn"):
                 known[attribute.lower()] = value
     if name is None or name.lower().replace("_", "") not in known:
-        raise ValueError(f"--algo is {name!r}, but a model is loaded with its algorithm: pass one of {', '.join(sorted(known))}.")
+        names = ", ".join(sorted(known))
+        raise ValueError(f"--algo is {name!r}, but a model is loaded with its algorithm: pass one of {names}.")
     return known[name.lower().replace("_", "")]
 
 
@@ -215,7 +216,8 @@ def _collect(args: argparse.Namespace) -> None:
     demos = collect_demonstrations(
         policy, env, args.n_episodes, deterministic=not args.stochastic, seed=args.seed, progress_bar=True
     )
-    write_demonstrations(demos._replace(source=f"{demos.source} in {args.env}"), args.output)
+    demos = demos._replace(source=f"{demos.source} in {args.env}")
+    write_demonstrations(demos, args.output)
     print(f"{args.output}: {demos.summary()}")
 
 
@@ -292,7 +294,7 @@ def _plot_returns(ax: Axes, demos: Demonstrations) -> None:
     ax.plot(demos.episode_indices, demos.episode_returns, "o", color=_TERMINATED, markersize=4 if demos.n_episodes > 50 else 6)
     mean = demos.episode_returns.mean()
     ax.axhline(mean, color="0.5", linewidth=1, linestyle="--", label=f"mean {mean:.1f}")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     ax.legend(frameon=False)
 
 
@@ -306,7 +308,7 @@ def _plot_lengths(ax: Axes, demos: Demonstrations) -> None:
     for which, color, label in ((terminated, _TERMINATED, "terminated"), (~terminated, _TRUNCATED, "cut")):
         if which.any():
             ax.bar(demos.episode_indices[which], demos.episode_lengths[which], color=color, label=label)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     ax.margins(y=0.2)
     ax.legend(frameon=False, ncols=2, loc="upper right")
 
@@ -333,7 +335,8 @@ def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
         for i in range(array.reshape(len(array), -1).shape[1])
     }
     shown = dict(list(columns.items())[:most])
-    ax.set_title(f"observations: range (thin), 5th to 95th percentile (thick){f', first {most}' if len(columns) > most else ''}")
+    some = f", first {most}" if len(columns) > most else ""
+    ax.set_title(f"observations: range (thin), 5th to 95th percentile (thick){some}")
     for i, column in enumerate(shown.values()):
         low, five, half, most_of, high = np.percentile(column, (0, 5, 50, 95, 100))
         ax.plot([i, i], [low, high], color="0.6", linewidth=1.2, solid_capstyle="butt")

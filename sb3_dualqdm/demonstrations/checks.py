@@ -88,7 +88,8 @@ def _ends(demos: Demonstrations) -> Finding:
     terminated = demos.terminated[last] & (demos.step[last] == demos.episode_lengths - 1)
     longest = demos.episode_lengths == demos.episode_lengths.max()
     if (terminated & longest).sum() > 1:
-        text = f"{(terminated & longest).sum()} episodes terminate at the same, longest length of {demos.episode_lengths.max()}"
+        n, most = (terminated & longest).sum(), demos.episode_lengths.max()
+        text = f"{n} episodes terminate at the same, longest length of {most}"
         return Finding("ends", "note", f"{text}: a time limit? (max_episode_steps reads it as truncation)")
     return Finding("ends", "ok", f"{terminated.sum()} episodes terminate, {(~terminated).sum()} are cut")
 
@@ -106,7 +107,8 @@ def _repeated(demos: Demonstrations) -> Finding:
 
 def _constant(demos: Demonstrations) -> Finding:
     constant = []
-    for key, array in {**{f"obs {key}".strip(): a for key, a in obs_arrays(demos.obs).items()}, "actions": demos.actions}.items():
+    arrays = {f"obs {key}".strip(): array for key, array in obs_arrays(demos.obs).items()}
+    for key, array in (arrays | {"actions": demos.actions}).items():
         if array.ndim <= 2 and len(array) > 1:
             same = np.atleast_1d((array == array[0]).all(axis=0))
             constant += [f"{key}[{i}]" for i in np.flatnonzero(same)]
@@ -173,7 +175,8 @@ def _replayed(episode: dict[str, Any], env: gym.Env, seed: int, name: str) -> Fi
         obs, reward, terminated, truncated, _ = env.step(int(action) if np.ndim(action) == 0 else action)
         worst = max(worst, _drift(obs, episode["obs"], t + 1))
         if episode["rews"] is not None and not np.isclose(float(reward), episode["rews"][t], rtol=TOLERANCE, atol=TOLERANCE):
-            return Finding(name, "problem", f"the reward at step {t} is {float(reward):.5g}, stored is {episode['rews'][t]:.5g}")
+            text = f"the reward at step {t} is {float(reward):.5g}, stored is {episode['rews'][t]:.5g}"
+            return Finding(name, "problem", text)
         last = t == len(episode["acts"]) - 1
         if terminated != (last and episode["terminal"]) or (truncated and not last):
             text = f"at step {t} the environment says terminated={terminated}, truncated={truncated}"

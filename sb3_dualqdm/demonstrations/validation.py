@@ -106,8 +106,9 @@ def _warn_outside(array: np.ndarray, space: spaces.Space, name: str) -> None:
     """Observations in other units than the space's, such as pixels from 0 to 255 where it has 0 to 1."""
     if not isinstance(space, spaces.Box) or array.dtype.kind != "f":
         return
-    slack = ROUNDING * np.where(np.isfinite(space.high - space.low), space.high - space.low, 0)
-    low, high = space.low - slack, space.high + slack
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
+    low, high = low - slack, high + slack
     outside = sum(int(((array[rows] < low) | (array[rows] > high)).sum()) for rows in blocks(array))
     if outside:
         warnings.warn(
