@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def _load(args: argparse.Namespace) -> tuple[Demonstrations, gym.Env | None]:
     from sb3_dualqdm.demonstrations import load_demonstrations
 
-    env, options = None, {}
+    env, options = None, dict[str, Any]()
     limit = args.max_episode_steps
     if args.env:
         import gymnasium as gym
@@ -143,9 +143,8 @@ def _info(args: argparse.Namespace) -> None:
 
     nbytes = demos.actions.nbytes
     for key, array in obs_arrays(demos.obs).items():
-        following = obs_arrays(demos.next_obs)[key]
-        once = isinstance(following, Successors)
-        nbytes += array.nbytes + (following.final if once else following).nbytes
+        following: Any = obs_arrays(demos.next_obs)[key]
+        nbytes += array.nbytes + (following.final if isinstance(following, Successors) else following).nbytes
         name = f"observation {key}".strip()
         table.add_row(name, f"{array.dtype} {array.shape[1:]}, from {array.min():.4g} to {array.max():.4g}")
     actions = demos.actions
