@@ -83,6 +83,8 @@ class Npz(Mapping):
     :raises ValueError: if it is not a zip archive; on reading a member, if it holds objects or declares an impossible size.
     """
 
+    reads_anew = True  # every array belongs to who asked for it
+
     def __init__(self, path: Path):
         self.path = path
         with reading(str(path)), zipfile.ZipFile(path) as archive:

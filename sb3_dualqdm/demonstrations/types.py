@@ -407,6 +407,13 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def _steps(lengths: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """0, 1, ... in each episode, with one array only."""
+    steps = np.ones(int(lengths.sum()), dtype=np.int64)
+    steps[starts] = np.append(0, 1 - lengths[:-1])[: len(starts)]
+    return np.cumsum(steps, out=steps)
+
+
 def assemble(
     obs: Obs,
     next_obs: Obs,
@@ -472,7 +479,7 @@ def assemble(
         truncated=last_truncated,
         rewards=rewards,
         episode=np.repeat(np.arange(len(lengths)), lengths),
-        step=np.arange(total) - np.repeat(starts, lengths),
+        step=_steps(lengths, starts),
         episode_returns=returns,
         episode_lengths=lengths,
         episode_indices=np.arange(len(lengths)),

@@ -382,18 +382,37 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
             f"{name} has {n_obs} obs and {n_steps} acts in {len(lengths)} episodes, but {n_steps + len(lengths)} obs (one "
             "more per episode) are needed: add the final observations and the flags that end episodes, or next_obs."
         )
-    return join(_pieces(obs, acts, rews, lengths, ends, n_obs > n_steps), max_episode_steps, drop_last, **origin)
+    if n_obs == n_steps:
+        return join(_pieces(obs, acts, rews, lengths, ends), max_episode_steps, drop_last, **origin)
+    del fields
+    in_place = getattr(arrays, "reads_anew", False)  # nobody else has these arrays
+    pairs = {key: _without_final(array, lengths, in_place) for key, array in obs_arrays(obs).items()}
+    obs = {key: pair[0] for key, pair in pairs.items()} if isinstance(obs, dict) else pairs[""][0]
+    following = {key: pair[1] for key, pair in pairs.items()} if isinstance(obs, dict) else pairs[""][1]
+    return assemble(obs, following, acts, rews, lengths, **ends, max_episode_steps=max_episode_steps, **origin)
+
+
+def _without_final(array: np.ndarray, lengths: np.ndarray, in_place: bool) -> tuple[np.ndarray, Successors]:
+    """Observations laid end to end with one more than actions per episode: those before an action, and their successors."""
+    ends = np.cumsum(lengths)
+    final = array[ends + np.arange(len(lengths))]
+    kept = array if in_place and array.flags.writeable else np.empty((ends[-1], *array.shape[1:]), dtype=array.dtype)
+    for i, (end, n) in enumerate(zip(ends.tolist(), lengths.tolist())):
+        for rows in blocks(array[end - n : end]):  # forward, so that no row is overwritten before it has been moved
+            start, stop = end - n + rows.start, end - n + rows.stop
+            kept[start:stop] = array[start + i : stop + i]
+    return kept[: ends[-1]], Successors(kept[: ends[-1]], final, ends - 1)
 
 
 def _pieces(
-    obs: Obs, acts: np.ndarray, rews: np.ndarray | None, lengths: np.ndarray, ends: dict[str, np.ndarray], with_final: bool
+    obs: Obs, acts: np.ndarray, rews: np.ndarray | None, lengths: np.ndarray, ends: dict[str, np.ndarray]
 ) -> Iterator[Episode]:
-    """Episodes of flat arrays without next_obs, as views."""
+    """Episodes of flat arrays without any successor, as views."""
     starts = np.cumsum(lengths) - lengths
     for i, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist())):
-        first, rows = start + i * with_final, slice(start, start + n)
+        rows = slice(start, start + n)
         yield Episode(
-            map_obs(operator.itemgetter(slice(first, first + n + with_final)), obs),
+            map_obs(operator.itemgetter(rows), obs),
             acts[rows],
             None if rews is None else rews[rows],
             *(bool(ends[name][i]) for name in ("terminated", "truncated", "single_flag")),

@@ -25,6 +25,8 @@ class Hdf5(Mapping):
     :param path: the file, for errors.
     """
 
+    reads_anew = True  # every array belongs to who asked for it
+
     def __init__(self, group: Any, path: Path):
         self.group, self.path = group, path
 
