@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sb3_dualqdm.benchmark.suites import Run, label
+from sb3_dualqdm.benchmark.suites import REFERENCES, Run, label
 from sb3_dualqdm.demonstrations.builtin import builtin_ids, normalized_score
+from sb3_dualqdm.zoo import ALGOS
 
 RESAMPLES = 2000
 MISSING = "missing"
@@ -21,9 +23,11 @@ def read(folder: Path) -> list[dict[str, Any]]:
     The records of finished runs.
 
     :param folder: folder of a suite.
-    :return: their contents, sorted by file name.
+    :return: their contents, in the order of the methods, this package's first.
     """
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
+    order = [*ALGOS, *REFERENCES]
+    return sorted(records, key=lambda record: order.index(record["run"]["method"]))
 
 
 def evaluations(records: list[dict[str, Any]]) -> pd.DataFrame:
@@ -61,7 +65,7 @@ def last(frame: pd.DataFrame) -> pd.DataFrame:
 
     :param frame: see :func:`evaluations`.
     """
-    return frame.sort_values("step").groupby(["task", "method", "seed"], as_index=False).tail(1)
+    return frame.sort_values("step").groupby(["task", "method", "seed"], as_index=False).tail(1).sort_index()
 
 
 def returns_table(frame: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
@@ -124,6 +128,17 @@ def _rliable() -> tuple[Any, Any]:
     return library, metrics
 
 
+def _interval(scores: Any, statistic: Any, seed: int) -> tuple[float, float, float]:
+    """A statistic of scores with its stratified-bootstrap 95 % interval: value, low, high."""
+    library, _ = _rliable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # rliable hands its random state to arch in an old way
+        point, interval = library.get_interval_estimates(
+            {"": scores}, statistic, reps=RESAMPLES, random_state=np.random.RandomState(seed)
+        )
+    return float(point[""][0]), *map(float, interval[""][:, 0])  # type: ignore[return-value]
+
+
 def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """
     Interquartile mean of the normalised scores of each method, with stratified bootstrap 95 % intervals.
@@ -132,17 +147,11 @@ def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     :param seed: seed of the bootstrap.
     :return: a row for each method: iqm, low, high, seeds, tasks.
     """
-    library, metrics = _rliable()
+    _, metrics = _rliable()
     rows = {}
     for method, (tasks, scores) in score_matrices(final).items():
-        point, interval = library.get_interval_estimates(
-            {method: scores},
-            lambda matrix: np.array([metrics.aggregate_iqm(matrix)]),
-            reps=RESAMPLES,
-            random_state=np.random.RandomState(seed),
-        )
-        low, high = interval[method][:, 0]
-        rows[method] = {"iqm": point[method][0], "low": low, "high": high, "seeds": len(scores), "tasks": ", ".join(tasks)}
+        iqm, low, high = _interval(scores, lambda matrix: np.array([metrics.aggregate_iqm(matrix)]), seed)
+        rows[method] = {"iqm": iqm, "low": low, "high": high, "seeds": len(scores), "tasks": ", ".join(tasks)}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["iqm", "low", "high", "seeds", "tasks"])
 
 
@@ -154,7 +163,7 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
     :param seed: seed of the bootstrap.
     :return: a row for each other method: probability, low, high, tasks.
     """
-    library, metrics = _rliable()
+    _, metrics = _rliable()
     matrices = score_matrices(final)
     rows = {}
     for other in list(matrices)[1:]:
@@ -163,32 +172,25 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
         if not common:
             continue
         pair = tuple(matrices[name][1][:, [matrices[name][0].index(task) for task in common]] for name in (first, other))
-        point, interval = library.get_interval_estimates(
-            {"pair": pair},
-            lambda x, y: np.array([metrics.probability_of_improvement(x, y)]),
-            reps=RESAMPLES,
-            random_state=np.random.RandomState(seed),
-        )
-        low, high = interval["pair"][:, 0]
-        rows[f"{first} > {other}"] = {"probability": point["pair"][0], "low": low, "high": high, "tasks": ", ".join(common)}
+        value, low, high = _interval(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), seed)
+        rows[f"{first} > {other}"] = {"probability": value, "low": low, "high": high, "tasks": ", ".join(common)}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks"])
 
 
-def performance_profiles(
-    final: pd.DataFrame, thresholds: np.ndarray, seed: int = 0
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def performance_profiles(final: pd.DataFrame, thresholds: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """
     Fraction of runs that score above each threshold.
 
     :param final: last evaluations.
     :param thresholds: normalised scores, shape (n,)
-    :param seed: seed of the bootstrap.
     :return: for each method the fractions, shape (n,), and their 95 % interval, shape (2, n)
     """
     library, _ = _rliable()
     result = {}
     for method, (_, scores) in score_matrices(final).items():
-        profile, interval = library.create_performance_profile({method: scores}, thresholds, reps=RESAMPLES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            profile, interval = library.create_performance_profile({method: scores}, thresholds, reps=RESAMPLES)
         result[method] = (profile[method], interval[method])
     return result
 

@@ -140,8 +140,8 @@ def suites() -> dict[str, tuple[Block, ...]]:
             Block(("Humanoid-v4",), ("dual_qdm",), PAPER_STEPS, three, _penalties(0.1, 3, 5, 7, 15)),
         ),
         "smoke": (
-            Block(("CartPole-v1",), ("dual_qdm",), 3_000, (0, 1), evaluations=3, episodes=3),
-            Block(("CartPole-v1",), ("bc",), 1_000, (0, 1), evaluations=2, episodes=3),
+            Block(("CartPole-v1",), ("dual_qdm",), 2_000, (0, 1), evaluations=2, episodes=2),
+            Block(("CartPole-v1",), ("bc",), 500, (0, 1), evaluations=2, episodes=2),
         ),
     }
 
