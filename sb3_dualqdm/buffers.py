@@ -44,6 +44,32 @@ def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
     return obs.reshape(len(obs), *get_obs_shape(space))
 
 
+def _used_rows(state: dict[str, Any], capacity: int, size: int) -> dict[str, Any]:
+    """A buffer's attributes with every array of ``capacity`` rows (or dict of them) cut to those that are filled."""
+
+    def is_storage(value: Any) -> bool:
+        arrays = value.values() if isinstance(value, dict) and value else [value]
+        return all(isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == capacity for array in arrays)
+
+    cut = [name for name, value in state.items() if is_storage(value)]
+    return {**state, **{name: map_obs(lambda array: array[:size], state[name]) for name in cut}, "_cut": (cut, capacity)}
+
+
+def _all_rows(state: dict[str, Any]) -> dict[str, Any]:
+    """Undo :func:`_used_rows`."""
+    state = dict(state)
+    cut, capacity = state.pop("_cut", ([], 0))
+
+    def grown(array: np.ndarray) -> np.ndarray:
+        if len(array) == capacity:
+            return array
+        full = np.zeros((capacity, *array.shape[1:]), dtype=array.dtype)
+        full[: len(array)] = array
+        return full
+
+    return {**state, **{name: map_obs(grown, state[name]) for name in cut}}
+
+
 class InitialStates:
     """
     Bounded ring of raw initial observations, the sample of rho behind ``E_{s1 ~ rho}[V(s1)]``.
@@ -62,6 +88,12 @@ class InitialStates:
     def _ring(self, space: spaces.Space) -> np.ndarray:
         # np.zeros is resident only where written
         return np.zeros((self.capacity, *get_obs_shape(space)), dtype=space.dtype)  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _used_rows(self.__dict__, self.capacity, len(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(_all_rows(state))
 
     def __len__(self) -> int:
         return min(self.n_seen, self.capacity)
@@ -91,6 +123,13 @@ class _ImitationReplay:
         self.initial_states = InitialStates(this.observation_space, n_initial_states)
         self.steps = np.zeros((this.buffer_size, this.n_envs), dtype=np.int32)
         self._episode_step = np.zeros(this.n_envs, dtype=np.int32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        this: Any = self
+        return _used_rows(self.__dict__, this.buffer_size, this.size())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(_all_rows(state))
 
     def add(self, obs: Obs, next_obs: Obs, action: np.ndarray, reward: Any, done: np.ndarray, infos: Any) -> None:
         this: Any = self

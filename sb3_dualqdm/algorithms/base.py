@@ -12,6 +12,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -41,6 +42,7 @@ from sb3_dualqdm.demonstrations import load_demonstrations
 from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
 from sb3_dualqdm.policies import POLICY_ALIASES, Draw, policy_for
+from sb3_dualqdm.resume import RunState, load_checkpoint, restart_episodes, unchanged_global_generators
 
 SelfImitation = TypeVar("SelfImitation", bound="ImitationAlgorithm")
 
@@ -250,6 +252,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef_optimizer: th.optim.Optimizer | None = None
         self._warned: set[str] = set()
         self._warmed_up = False
+        self._resumed: RunState | None = None  # what learn() has yet to restore
+        self._asked_timesteps = 0  # total_timesteps of the call of learn()
         if _init_setup_model:
             self._setup_model()
             if demonstrations is not None:
@@ -596,12 +600,23 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        resumed = None if reset_num_timesteps else self._resumed
+        self._resumed = None
         will_reset = reset_num_timesteps or self._last_obs is None
+        if resumed is not None and total_timesteps == self._asked_timesteps:
+            # the interrupted call again; once that is complete, further steps are meant
+            total_timesteps = max(self._total_timesteps - self.num_timesteps, 0) or total_timesteps
+        else:
+            self._asked_timesteps = total_timesteps
         total_timesteps, callback = super()._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
+        if resumed is not None:
+            resumed.restore_generators(self)
         if not self.offline:
-            if will_reset:
+            if resumed is not None:
+                restart_episodes(self, resumed.reset_seed)
+            elif will_reset:
                 self.replay_buffer.start_episodes(self._raw(self._last_obs))
             self._warn_about_update_ratio()
         self._log_demonstrations()
@@ -1069,15 +1084,33 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         if "demonstrations" in kwargs:
             kwargs.update(demonstrations=_plain(kwargs["demonstrations"]), demonstrations_sha256=None)
-        model = super().load(path, env, *args, **kwargs)
+        # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
+        with unchanged_global_generators() if env is None else nullcontext():
+            model = super().load(path, env, *args, **kwargs)
         model._sync_temperature()
         if kwargs.get("demonstrations") is not None:
             model._load_demonstrations()
         return model
 
+    @classmethod
+    def resume(cls: type[SelfImitation], path: Any, env: GymEnv, **kwargs: Any) -> SelfImitation:
+        """
+        Go on from a checkpoint of :class:`sb3_dualqdm.callbacks.ResumableCheckpoint`, exactly where the killed run was.
+
+        Follow it by ``learn(total_timesteps, callback, reset_num_timesteps=False)`` with the arguments of the interrupted
+        call: the same ``total_timesteps`` completes that call, schedules included; any other number counts additional
+        steps, as always. Generators of random numbers are put back when ``learn`` begins.
+
+        :param path: file that the callback wrote
+        :param env: environment like that of the run, with as many copies; statistics of VecNormalize are put into it
+        :param kwargs: further arguments of :meth:`load`, such as ``device``, or ``demonstrations=`` where they were objects
+        :raises ValueError: when the file is no checkpoint or the environment has other copies or wrappers
+        """
+        return load_checkpoint(cls, path, env, **kwargs)
+
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
-        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target"]
+        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_resumed"]
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
