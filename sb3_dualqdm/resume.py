@@ -190,6 +190,7 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
     state.restore_vec_normalize(model, path)
     if replay_buffer is not None:
         replay_buffer.device = model.device
+        replay_buffer.storage_device = th.device(model._storage_device(model.replay_device))
         model.replay_buffer = replay_buffer
     model._resumed = state
     return model
