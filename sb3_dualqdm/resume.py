@@ -23,8 +23,10 @@ import torch as th
 STATE_MEMBER = "resume/state.pkl"
 REPLAY_MEMBER = "resume/replay_buffer.pkl"
 # What decides how VecNormalize treats observations and rewards
-VEC_NORMALIZE_FIELDS = ("obs_rms", "ret_rms", "training", "norm_obs", "norm_obs_keys", "norm_reward")
-VEC_NORMALIZE_FIELDS += ("clip_obs", "clip_reward", "gamma", "epsilon")
+VEC_NORMALIZE_FIELDS = (
+    *("obs_rms", "ret_rms", "training", "norm_obs", "norm_obs_keys", "norm_reward"),
+    *("clip_obs", "clip_reward", "gamma", "epsilon"),
+)
 
 Model = TypeVar("Model", bound=Any)
 

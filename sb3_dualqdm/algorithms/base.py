@@ -28,7 +28,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecTransposeImage, unwrap_vec_normalize
 from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
@@ -57,6 +57,11 @@ WARMUPS = ("policy", "uniform")
 READ_INTERVAL = 1000
 # Batches of a training phase that are sampled together
 SAMPLED_AT_ONCE = 32
+# Replay buffers of SB3 that make no sense here
+REFUSED_REPLAY_BUFFERS = {
+    "HerReplayBuffer": "hindsight relabels goals to change rewards, which are never read",
+    "NStepReplayBuffer": "the implicit reward is defined over one step",
+}
 # A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
 DIVERGENCE_FACTOR = 10.0
 
@@ -312,7 +317,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
                 "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
             )
-        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        if isinstance(venv, VecTransposeImage) and unwrap_vec_normalize(venv) is not None:
+            raise ValueError(
+                "VecNormalize gives images with channels last but they are stored with channels first: wrap the environment "
+                "as VecNormalize(VecTransposeImage(env), ...)."
+            )
+        return venv
 
     def _check_arguments(self) -> None:
         """One sentence for each argument outside its domain."""
@@ -354,6 +365,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.replay_buffer_class is not None and not issubclass(
             self.replay_buffer_class, (ImitationReplayBuffer, ImitationDictReplayBuffer)
         ):
+            for name, reason in REFUSED_REPLAY_BUFFERS.items():
+                if any(base.__name__ == name for base in self.replay_buffer_class.__mro__):
+                    raise ValueError(f"replay_buffer_class is {self.replay_buffer_class.__name__} but {reason}: leave it out.")
             raise ValueError(
                 f"replay_buffer_class is {self.replay_buffer_class.__name__} but initial states and episode steps are needed "
                 "beside the transitions: derive it from sb3_dualqdm.buffers.ImitationReplayBuffer or leave it out."
@@ -704,12 +718,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self._last_obs = None  # the next learn() resets, instead of joining two episodes
         return rollout
 
-    def train(self, gradient_steps: int, batch_size: int) -> None:
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """
         Make updates on fresh batches.
 
         :param gradient_steps: number of updates
-        :param batch_size: replay rows per update
+        :param batch_size: replay rows per update, default 64 (as SAC's; ``learn`` passes the model's)
         """
         self.policy.set_training_mode(True)
         if self._step is None:
