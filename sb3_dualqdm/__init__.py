@@ -16,13 +16,24 @@ _MODULE_OF = {
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
+    "to_sac": "transfer",
 }
 
-__all__ = ["BC", "Demonstrations", "DualQDM", "IQLearn", "RegIQLearn", "collect_demonstrations", "load_demonstrations"]
+__all__ = [
+    "BC",
+    "Demonstrations",
+    "DualQDM",
+    "IQLearn",
+    "RegIQLearn",
+    "collect_demonstrations",
+    "load_demonstrations",
+    "to_sac",
+]
 
 if TYPE_CHECKING:
     from sb3_dualqdm.algorithms import BC, DualQDM, IQLearn, RegIQLearn
     from sb3_dualqdm.demonstrations import Demonstrations, collect_demonstrations, load_demonstrations
+    from sb3_dualqdm.transfer import to_sac
 
 
 def __getattr__(name: str) -> Any:

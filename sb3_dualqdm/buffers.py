@@ -147,6 +147,9 @@ class _ImitationReplay:
     generator, from host memory or from a copy on another device.
     """
 
+    # Whether it began with older experience
+    prefilled = False
+
     def __init__(self, *args: Any, n_initial_states: int = 4096, storage_device: th.device | str = "cpu", **kwargs: Any):
         super().__init__(*args, **kwargs)
         this: Any = self
@@ -176,6 +179,32 @@ class _ImitationReplay:
             for copy, host in zip(self._copy.tensors(), self._host().tensors()):
                 copy[new] = host[new].to(copy.device)
 
+    def prefill(self, rows: RawRows) -> None:
+        """
+        Store older experience, whose rewards are unknown; the first rows are repeated until every environment has as many.
+
+        :param rows: transitions
+        :raises ValueError: when they are more than the buffer holds
+        """
+        this: Any = self
+        n_rows = len(rows.step)
+        n_positions = -(-n_rows // this.n_envs)
+        if n_positions > this.buffer_size:
+            raise ValueError(
+                f"There are {n_rows} extra transitions but the buffer holds {this.buffer_size * this.n_envs}: raise "
+                "buffer_size above their number, or pass fewer."
+            )
+        rows = rows.take(np.arange(n_positions * this.n_envs).reshape(n_positions, this.n_envs) % n_rows)
+        at = (this.pos + np.arange(n_positions)) % this.buffer_size
+        for ring, new in zip(self._storage().tensors(), rows.tensors()):
+            ring[at] = new.to(ring.dtype)
+        this.dones[at] = rows.terminated.numpy()
+        this.timeouts[at] = this.rewards[at] = 0
+        this.full = this.full or this.pos + n_positions >= this.buffer_size
+        this.pos = (this.pos + n_positions) % this.buffer_size
+        self._copy = None
+        self.prefilled = True
+
     def start_episodes(self, obs: Obs) -> None:
         """Every environment was reset to the raw observations ``obs``."""
         this: Any = self
@@ -198,17 +227,17 @@ class _ImitationReplay:
 
     def _host(self) -> RawRows:
         """Everything that is stored, one row for each position and environment, as views."""
+        return self._storage().map(lambda tensor: tensor.flatten(0, 1))
+
+    def _storage(self) -> RawRows:
+        """Everything that is stored, by position and environment, as views."""
         this: Any = self
-
-        def flat(array: np.ndarray) -> th.Tensor:
-            return th.from_numpy(array).flatten(0, 1)
-
         return RawRows(
-            obs=map_obs(flat, this.observations),
-            actions=flat(this.actions),
-            next_obs=map_obs(flat, this.next_observations),
-            terminated=flat(self.terminated),
-            step=flat(self.steps),
+            obs=map_obs(th.from_numpy, this.observations),
+            actions=th.from_numpy(this.actions),
+            next_obs=map_obs(th.from_numpy, this.next_observations),
+            terminated=th.from_numpy(self.terminated),
+            step=th.from_numpy(self.steps),
         )
 
 
@@ -287,6 +316,44 @@ class DemonstrationBuffer:
     def initial_states(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> Obs:
         """First observations of demonstrated episodes, with replacement."""
         return self.stored.take(self._starts[rng.integers(len(self._starts), size=shape)]).obs
+
+
+def rows_of(buffer: Any, observation_space: spaces.Space, action_space: spaces.Space) -> RawRows:
+    """
+    Everything in a replay buffer of SB3, from the oldest row on.
+
+    :param buffer: for instance that of a SAC; its actions are scaled to [-1, 1] as ours are
+    :param observation_space: what its observations must fit
+    :param action_space: likewise
+    :raises ValueError: for a buffer of other spaces, or one that stores time limits as terminations
+    """
+    shapes = [get_obs_shape(space) for space in (buffer.observation_space, observation_space)]
+    if shapes[0] != shapes[1] or buffer.action_space != action_space:
+        raise ValueError(
+            f"The replay buffer has observations of shape {shapes[0]} and actions {buffer.action_space} but the environment "
+            f"{shapes[1]} and {action_space}: use experience of this environment."
+        )
+    if buffer.optimize_memory_usage or not buffer.handle_timeout_termination:
+        raise ValueError(
+            "The replay buffer stores time limits as terminations (optimize_memory_usage=True or "
+            "handle_timeout_termination=False): record one with SB3's defaults."
+        )
+    size = buffer.size()
+    if size == 0:
+        raise ValueError("The replay buffer is empty: pass one with transitions, or leave out extra_transitions.")
+    at = (buffer.pos * buffer.full + np.arange(size)) % buffer.buffer_size
+    dones = buffer.dones[at] > 0
+    # an episode begins after each done, and with the oldest row
+    position = np.arange(size)[:, None]
+    begin = np.maximum.accumulate(np.where(np.roll(dones, 1, axis=0) & (position > 0), position, 0), axis=0)
+    stored = {
+        "obs": buffer.observations,
+        "actions": buffer.actions,
+        "next_obs": buffer.next_observations,
+        "terminated": (buffer.dones > 0) & ~(buffer.timeouts > 0),
+    }
+    rows = {name: map_obs(lambda array: th.from_numpy(array[at]), field) for name, field in stored.items()}
+    return RawRows(**rows, step=th.from_numpy(position - begin)).map(lambda tensor: tensor.flatten(0, 1))
 
 
 def concatenate(first: RawRows, second: RawRows, device: th.device | str) -> RawRows:

@@ -41,6 +41,7 @@ from sb3_dualqdm.buffers import (
     RawRows,
     as_tensor,
     concatenate,
+    rows_of,
 )
 from sb3_dualqdm.demonstrations import load_demonstrations
 from sb3_dualqdm.demonstrations.types import map_obs
@@ -62,6 +63,8 @@ REFUSED_REPLAY_BUFFERS = {
     "HerReplayBuffer": "hindsight relabels goals to change rewards, which are never read",
     "NStepReplayBuffer": "the implicit reward is defined over one step",
 }
+# Share of clipped demonstration values that is worth a warning
+CLIPPED_SHARE = 0.01
 # A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
 DIVERGENCE_FACTOR = 10.0
 
@@ -173,6 +176,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
+    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, or a
+        replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
+    :param normalize_by_demonstrations: let VecNormalize see the demonstrations before the first environment step, default
+        False (offline methods and ``bc_warmup_steps`` do so in any case)
     :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
         replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Saved models do not depend on it
     :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
@@ -231,6 +238,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         warmup: str = "policy",
         n_action_samples: int = 1,
         bc_warmup_steps: int = 0,
+        extra_transitions: Any = None,
+        normalize_by_demonstrations: bool = False,
         acceleration: str = "auto",
         replay_device: str = "cpu",
     ):
@@ -280,6 +289,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
+        self.extra_transitions = _plain(extra_transitions)
+        self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
 
@@ -288,12 +299,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef_optimizer: th.optim.Optimizer | None = None
         self._warned: set[str] = set()
         self._warmed_up = False
+        self._saw_demonstrations = False  # whether VecNormalize did
         self._resumed: RunState | None = None  # what learn() has yet to restore
         self._asked_timesteps = 0  # total_timesteps of the call of learn()
         if _init_setup_model:
             self._setup_model()
             if demonstrations is not None:
                 self._load_demonstrations()
+            self._add_extra_transitions()
 
     # ------------------------------------------------------------------------------------------------------------------
     # Construction
@@ -564,6 +577,23 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.verbose >= 1:
             print(demos.summary())
 
+    def _add_extra_transitions(self) -> None:
+        """Store older experience in a replay buffer that has none yet."""
+        source = self.extra_transitions
+        if source is None or self.env is None or self.replay_buffer.prefilled:
+            return
+        if isinstance(source, ReplayBuffer):
+            rows = rows_of(source, self.observation_space, self.action_space)
+        else:
+            transitions = load_demonstrations(
+                source,
+                observation_space=self.observation_space,
+                action_space=self.action_space,
+                **{"max_episode_steps": self._time_limit(), **self.demonstrations_kwargs},
+            )
+            rows = DemonstrationBuffer(transitions, self.policy, self.observation_space).stored
+        self.replay_buffer.prefill(rows)
+
     def _time_limit(self) -> int | None:
         """The environment's own step limit, if it is known."""
         if self.env is None:
@@ -672,9 +702,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             elif will_reset:
                 self.replay_buffer.start_episodes(self._raw(self._last_obs))
             self._warn_about_update_ratio()
+        self._add_extra_transitions()
         self._log_demonstrations()
         warm_up = self.bc_warmup_steps > 0 and not self._warmed_up
-        if self._n_updates == 0 and (self.offline or warm_up):
+        if self._n_updates == 0 and (self.offline or warm_up or self.normalize_by_demonstrations):
             self._normalise_by_demonstrations()
         if warm_up:
             self._bc_warmup()
@@ -684,14 +715,17 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _normalise_by_demonstrations(self) -> None:
         """VecNormalize has seen next to nothing before the first environment step: let it see the demonstrations."""
         venv, demos = self._vec_normalize_env, self._require_demonstrations()
-        if venv is None or not venv.training or not venv.norm_obs:
+        if venv is None or not venv.training or not venv.norm_obs or self._saw_demonstrations:
             return
+        self._saw_demonstrations = True
         obs = map_obs(np.asarray, demos.stored.obs)
         if isinstance(obs, dict):
             for key in venv.norm_obs_keys or ():
                 venv.obs_rms[key].update(obs[key])
         else:
             venv.obs_rms.update(obs)
+        if not self.offline:
+            self._last_obs = venv.normalize_obs(venv.get_original_obs())
 
     def _raw(self, obs: Any) -> Any:
         """Observations before VecNormalize."""
@@ -1059,12 +1093,28 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         with th.no_grad():
             obs = map_obs(lambda tensor: tensor[is_expert], batch.obs)
+            self._warn_about_clipped(obs)
             log_likelihood = self.policy.log_prob(obs, batch.actions[is_expert]).mean()
             self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
                 initial = self._obs_tensor(self._initial_states((64,), rng))
                 value = self._value(self.critic, initial, self._noise((1, 64), rng), self._current_ent_coef()).mean()
                 self.logger.record("train/initial_value", value.item())
+
+    def _warn_about_clipped(self, obs: Any) -> None:
+        """Normalised observations of demonstrations that VecNormalize clips have lost what they say."""
+        venv = self._vec_normalize_env
+        if venv is None or not venv.norm_obs or "clipped" in self._warned:
+            return
+        values = [obs[key] for key in venv.norm_obs_keys or ()] if isinstance(obs, dict) else [obs]
+        n_clipped = sum(int((value.abs() >= venv.clip_obs).sum()) for value in values)
+        share = n_clipped / max(sum(value.numel() for value in values), 1)
+        if share > CLIPPED_SHARE:
+            self._warn_once(
+                "clipped",
+                f"{share:.1%} of the demonstrations' observation values lie beyond VecNormalize's clip_obs={venv.clip_obs}, "
+                "because its statistics come from other states: use normalize_by_demonstrations=True or a larger clip_obs.",
+            )
 
     def _log_demonstrations(self) -> None:
         demos = self._require_demonstrations().demonstrations
@@ -1159,6 +1209,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         if "demonstrations" in kwargs:
             kwargs.update(demonstrations=_plain(kwargs["demonstrations"]), demonstrations_sha256=None)
+        if "extra_transitions" in kwargs:
+            kwargs.update(extra_transitions=_plain(kwargs["extra_transitions"]))
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
             model = super().load(path, env, *args, **kwargs)
@@ -1199,6 +1251,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
+        if not isinstance(self.extra_transitions, str):
+            excluded.append("extra_transitions")
         return super()._excluded_save_params() + excluded
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
