@@ -61,6 +61,14 @@ def orthogonal_init(*modules: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
+def in_place_relu(*modules: nn.Module) -> None:
+    """Let every ReLU overwrite the output of the linear layer before it, which nothing else reads."""
+    for module in modules:
+        for layer in module.modules():
+            if isinstance(layer, nn.ReLU):
+                layer.inplace = True
+
+
 class ExactSquashedGaussian(SquashedDiagGaussianDistribution):
     """SB3's squashed Gaussian with the exact log-determinant of tanh, ``2 (log 2 - u - softplus(-2u))``."""
 
@@ -113,6 +121,7 @@ class SquashedGaussianActor(_LoadsAlone, Actor):
     def __init__(self, *args: Any, network_style: str = "reference", **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.network_style = network_style
+        in_place_relu(self.latent_pi)
         if network_style == "reference":
             self.action_dist: Any = ExactSquashedGaussian(get_action_dim(self.action_space))
             orthogonal_init(self.latent_pi, self.mu, self.log_std)
@@ -179,6 +188,7 @@ class _SoftQMixin(_LoadsAlone):
         self.q_range = q_range
         # Value of the absorbing state that terminated transitions lead to, one per critic, in units of 1 / (1 - gamma)
         self.absorbing = nn.Parameter(th.zeros(self.n_critics))
+        in_place_relu(*self.q_networks)
         if network_style == "reference":
             orthogonal_init(*self.q_networks)
 

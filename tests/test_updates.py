@@ -90,8 +90,8 @@ def test_paper_objective_telescopes_through_a_termination(counting):
     horizon, gamma, c = 20, 0.9, 5.0
     model = model_on_counting(counting, objective="paper", gamma=gamma)
     step = np.tile(np.arange(horizon), 2)
-    rows = RawRows(None, None, None, th.as_tensor(step == horizon - 1), th.as_tensor(step))
-    weight = model._row_weights(rows, horizon).value.double().numpy()
+    rows = RawRows(None, None, None, th.as_tensor(step == horizon - 1)[None], th.as_tensor(step)[None])
+    weight = model._row_weights(rows, horizon).value[0].double().numpy()
     v = np.sin(np.arange(horizon)) + 2
     next_v = np.append(v[1:], c)
     difference = np.tile(v - gamma * next_v, 2)
@@ -104,7 +104,7 @@ def test_paper_objective_telescopes_through_a_termination(counting):
 def test_paper_weights_of_very_late_steps_are_finite(counting):
     model = model_on_counting(counting, objective="paper", gamma=0.5)
     step = th.full((16,), 1_000_000)
-    weights = model._row_weights(RawRows(None, None, None, th.zeros(16, dtype=th.bool), step), 8)
+    weights = model._row_weights(RawRows(None, None, None, th.zeros(1, 16, dtype=th.bool), step[None]), 8)
     assert all(th.isfinite(weight).all() for weight in weights)
 
 

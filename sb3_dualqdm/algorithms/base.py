@@ -413,6 +413,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._convert_train_freq()
         self._setup_ent_coef()
         self._step: Update | None = None
+        self._weights: tuple[tuple[int, int], th.Tensor] | None = None
         self._statistics = DeviceMeans()
         self._first_unread_update = self._n_updates
         self._last_batch: Batch | None = None
@@ -829,6 +830,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         ent_coef = self._current_ent_coef()
         draw = self.policy.draw(batch.obs, batch.noise.obs)
+        th._dynamo.graph_break()  # compiled, the sample must outlive the critic's backward pass
         rows = self._rows(batch, draw, ent_coef)
         loss = self.critic_loss(rows, batch.weights)
         self._descend(self.critic.optimizer, loss)
@@ -981,37 +983,54 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         The expectations as weights: replay rows first, expert rows second, then one absorbing row for each of them,
         which counts where the row terminated (as its row does) and is never shown to the actor.
         """
-        n = rows.terminated.shape[-1]
-        is_expert = th.arange(n, device=rows.terminated.device) >= n_replay
-        expert = is_expert.double() / max(n - n_replay, 1)
-        everywhere = th.full_like(expert, 1 / n)
-        value, constraint, actor = everywhere, everywhere, everywhere
+        terminated = rows.terminated.to(self.device).unsqueeze(-2)
+        weights = self._equal_weights(terminated.shape[-1], n_replay).expand(len(terminated), 4, -1)
         is_paper = self.objective == "paper" and n_replay > 0
         if is_paper:
-            constraint = actor = (~is_expert).double() / n_replay
-            # Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative
-            # weights matter, and gamma^t of a long episode is not representable.
-            step = rows.step[..., :n_replay].double()
-            occupancy = self.gamma ** (step - step.amin(dim=-1, keepdim=True))
-            occupancy = occupancy / occupancy.sum(dim=-1, keepdim=True)
-            value = (expert + F.pad(occupancy, (0, n - n_replay))) / 2
-        weights = [weight.expand(rows.terminated.shape) for weight in (expert, value, constraint, actor)]
+            weights = self._occupancy_weights(weights, rows.step.to(self.device), n_replay)
         if self.terminal_value == "absorbing":
-            weights = [th.cat([weight, weight * rows.terminated], dim=-1) for weight in weights]
+            weights = th.cat([weights, weights * terminated], dim=-1)
             if is_paper:
-                weights[:2] = self._absorbing_occupancy(weights[0], weights[1], is_expert.repeat(2))
-        return RowWeights(*(weight.to(self.device, th.float32) for weight in weights))
+                weights = self._absorbing_occupancy(weights, n_replay)
+        return RowWeights(*weights.float().unbind(dim=-2))
 
-    def _absorbing_occupancy(self, expert: th.Tensor, value: th.Tensor, is_expert: th.Tensor) -> list[th.Tensor]:
+    def _equal_weights(self, n: int, n_replay: int) -> th.Tensor:
+        """Rows of :class:`RowWeights` where every row of a kind counts the same, shape ``(4, n)``; made once."""
+        key = (n, n_replay)
+        if self._weights is None or self._weights[0] != key:
+            expert = th.zeros(n, dtype=th.float64, device=self.device)
+            expert[n_replay:] = 1 / max(n - n_replay, 1)
+            everywhere = th.full_like(expert, 1 / n)
+            self._weights = key, th.stack([expert, everywhere, everywhere, everywhere])
+        return self._weights[1]
+
+    def _occupancy_weights(self, weights: th.Tensor, step: th.Tensor, n_replay: int) -> th.Tensor:
+        """
+        Weights of the paper's objective: replay rows by gamma^t of their step t, constraints and actor on replay rows.
+
+        Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative weights
+        matter, and gamma^t of a long episode is not representable.
+        """
+        expert = weights[..., 0, :]
+        step = step[..., :n_replay].double()
+        occupancy = self.gamma ** (step - step.amin(dim=-1, keepdim=True))
+        occupancy = F.pad(occupancy / occupancy.sum(dim=-1, keepdim=True), (0, expert.shape[-1] - n_replay))
+        replay = (expert == 0).double() / n_replay
+        return th.stack([expert, (expert + occupancy) / 2, replay, replay], dim=-2)
+
+    def _absorbing_occupancy(self, weights: th.Tensor, n_replay: int) -> th.Tensor:
         """The absorbing state is occupied for ever: gamma + gamma^2 + ... times as much as the row that led to it."""
-        scale = th.ones_like(expert)
-        scale[..., expert.shape[-1] // 2 :] = self.gamma / (1 - self.gamma)
+        n = weights.shape[-1] // 2
+        scale = th.ones(2 * n, dtype=weights.dtype, device=weights.device)
+        scale[n:] = self.gamma / (1 - self.gamma)
+        is_expert = (th.arange(2 * n, device=weights.device) % n) >= n_replay
 
         def normalised(weight: th.Tensor) -> th.Tensor:
             return weight / weight.sum(dim=-1, keepdim=True)
 
-        halves = [normalised(value * scale * half) / 2 for half in (is_expert, ~is_expert)]
-        return [normalised(expert * scale), halves[0] + halves[1]]
+        expert, value, constraint, actor = weights.unbind(dim=-2)
+        value = (normalised(value * scale * is_expert) + normalised(value * scale * ~is_expert)) / 2
+        return th.stack([normalised(expert * scale), value, constraint, actor], dim=-2)
 
     def _initial_states(self, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
         """Raw initial states: online ones as soon as there are any, else the demonstrations' starts."""
@@ -1023,7 +1042,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Standard normal noise for policy samples of the given shape; None where the policy is exact."""
         if self.actor is None:
             return None
-        size = int(np.prod(self.action_space.shape))  # type: ignore[arg-type]
+        size = math.prod(self.action_space.shape)  # type: ignore[arg-type]
         noise = (self._rng if rng is None else rng).standard_normal((*shape, size), dtype=np.float32)
         return th.as_tensor(noise, device=self.device)
 
@@ -1247,7 +1266,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
-        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_resumed"]
+        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_weights"]
+        excluded.append("_resumed")
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
