@@ -13,6 +13,10 @@ _MODULE_OF = {
     "IQLearn": "algorithms",
     "RegIQLearn": "algorithms",
     "BC": "algorithms",
+    "SQIL": "algorithms",
+    "LSIQ": "algorithms",
+    "DAC": "algorithms",
+    "ValueDICE": "algorithms",
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
@@ -23,10 +27,14 @@ _MODULE_OF = {
 
 __all__ = [
     "BC",
+    "DAC",
+    "LSIQ",
+    "SQIL",
     "Demonstrations",
     "DualQDM",
     "IQLearn",
     "RegIQLearn",
+    "ValueDICE",
     "collect_demonstrations",
     "expert_return",
     "load_demonstrations",
@@ -35,7 +43,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sb3_dualqdm.algorithms import BC, DualQDM, IQLearn, RegIQLearn
+    from sb3_dualqdm.algorithms import BC, DAC, LSIQ, SQIL, DualQDM, IQLearn, RegIQLearn, ValueDICE
     from sb3_dualqdm.demonstrations import (
         Demonstrations,
         collect_demonstrations,

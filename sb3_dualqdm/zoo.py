@@ -17,7 +17,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ALGOS = {"dual_qdm": "DualQDM", "iq_learn": "IQLearn", "reg_iq_learn": "RegIQLearn", "bc": "BC"}
+ALGOS = {
+    "dual_qdm": "DualQDM",
+    "iq_learn": "IQLearn",
+    "reg_iq_learn": "RegIQLearn",
+    "bc": "BC",
+    "sqil": "SQIL",
+    "ls_iq": "LSIQ",
+    "dac": "DAC",
+    "value_dice": "ValueDICE",
+}
 
 # Hyperparameters that say which demonstrations a model learns from
 DEMONSTRATION_KEYS = ("demonstrations", "n_demonstrations", "subsample", "demonstrations_kwargs")
