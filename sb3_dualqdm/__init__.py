@@ -17,6 +17,9 @@ _MODULE_OF = {
     "LSIQ": "algorithms",
     "DAC": "algorithms",
     "ValueDICE": "algorithms",
+    "HyPE": "algorithms",
+    "ReCOIL": "algorithms",
+    "RIZE": "algorithms",
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
@@ -29,10 +32,13 @@ __all__ = [
     "BC",
     "DAC",
     "LSIQ",
+    "RIZE",
     "SQIL",
     "Demonstrations",
     "DualQDM",
+    "HyPE",
     "IQLearn",
+    "ReCOIL",
     "RegIQLearn",
     "ValueDICE",
     "collect_demonstrations",
@@ -43,7 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sb3_dualqdm.algorithms import BC, DAC, LSIQ, SQIL, DualQDM, IQLearn, RegIQLearn, ValueDICE
+    from sb3_dualqdm.algorithms import BC, DAC, LSIQ, RIZE, SQIL, DualQDM, HyPE, IQLearn, ReCOIL, RegIQLearn, ValueDICE
     from sb3_dualqdm.demonstrations import (
         Demonstrations,
         collect_demonstrations,

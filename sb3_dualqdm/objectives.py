@@ -337,6 +337,62 @@ def value_dice_terms(
     return (share * d).sum(), linear
 
 
+def moment_loss(costs: th.Tensor, weights: RowWeights) -> th.Tensor:
+    """Cost of demonstrations minus cost of the learner, which a cost function minimises; costs of shape ``(M,)``."""
+    return (weights.expert * costs).sum() - (weights.replay * costs).sum()
+
+
+def gumbel_loss(z: th.Tensor, weight: th.Tensor) -> th.Tensor:
+    """
+    Gumbel regression ``E[exp(z) - z - 1]``, scaled by ``exp(-max z)`` (ReCOIL's implicit maximiser).
+
+    :param z: ``(Q - V) / temperature``, shape ``(M,)``
+    :param weight: of the rows that the expectation is over; the largest z is that of all rows
+    """
+    largest = z.detach().amax().clamp(min=-1)
+    scale = th.exp(-largest)
+    return (weight * (th.exp(z - largest) - z * scale - scale)).sum()
+
+
+def recoil_critic_loss(q: th.Tensor, y: th.Tensor, expert: th.Tensor, mixture: th.Tensor, targets: LSIQTargets) -> th.Tensor:
+    """
+    ReCOIL's critic: half squared errors towards the largest value and towards ``-r_max + gamma V(s')``, summed over critics.
+
+    :param q: shape ``(C, M)``
+    :param y: ``gamma V(s')`` without gradient, shape ``(M,)``
+    :param expert: weights of expert rows, shape ``(M,)``
+    :param mixture: weights of the mixture of suboptimal and expert rows, shape ``(M,)``
+    """
+    towards_expert = (expert * (q - targets.q_max).square()).sum()
+    return 0.5 * (towards_expert + (mixture * (q + targets.r_max - y).square()).sum())
+
+
+def rize_loss(
+    rows: Rows,
+    weights: RowWeights,
+    mode: str,
+    gamma: float,
+    coefficient: float,
+    expert_level: th.Tensor,
+    policy_level: th.Tensor,
+) -> th.Tensor:
+    """
+    RIZE: IQ-Learn (TV) whose value term is Q of the batch's own actions, and squares that draw implicit rewards to levels.
+
+    :param mode: ``"value"``: ``E_mix[Q(s, a) - gamma V(s')]``; ``"v0"``: ``(1 - gamma) E_expert[V(s)]``
+    :param coefficient: weight of the squares
+    :param expert_level: without gradient, shape ``()``
+    :param policy_level: likewise
+    """
+    r = rows.q - rows.y
+    if mode == "value":
+        value = (weights.value * r).sum(dim=-1).mean()
+    else:
+        value = (1 - gamma) * (weights.expert * rows.v).sum()
+    squares = squared_reward(r - expert_level, weights.expert) + squared_reward(r - policy_level, weights.replay)
+    return expert_term(r, weights) + value + coefficient * squares
+
+
 def orthogonality(weight_matrices: Sequence[th.Tensor]) -> th.Tensor:
     """Sum of the squared off-diagonal entries of ``W W^T`` (inner products of different units' weights); scalar."""
     total = th.zeros((), device=weight_matrices[0].device)

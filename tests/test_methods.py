@@ -10,8 +10,25 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_dualqdm import BC, DAC, LSIQ, SQIL, DualQDM, IQLearn, RegIQLearn, ValueDICE, collect_demonstrations, objectives
+from sb3_dualqdm import (
+    BC,
+    DAC,
+    LSIQ,
+    RIZE,
+    SQIL,
+    DualQDM,
+    HyPE,
+    IQLearn,
+    ReCOIL,
+    RegIQLearn,
+    ValueDICE,
+    collect_demonstrations,
+    objectives,
+)
+from sb3_dualqdm.algorithms.rize import fractions
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
+from sb3_dualqdm.optimizers import OptimisticAdam
+from sb3_dualqdm.policies import MlpPolicy
 
 pytestmark = pytest.mark.both
 
@@ -25,9 +42,16 @@ METHODS = {
     "dac": (DAC, {}),
     "dac_zero": (DAC, {"terminal_value": "zero", "spectral_norm": False, "reward": "gail"}),
     "value_dice": (ValueDICE, {"gradient_steps": 1}),
+    "hype": (HyPE, {"cost_arch": [16], "cost_batch_size": 16, "cost_interval": 15}),
+    "recoil": (ReCOIL, {}),
+    "rize": (RIZE, {"policy_kwargs": {"net_arch": [16], "n_quantiles": 5}}),
+    "rize_v0": (
+        RIZE,
+        {"policy_kwargs": {"net_arch": [16]}, "value_mode": "v0", "policy_level_learning_rate": 1e-3, "target_init": "copy"},
+    ),
 }
-ON_DISCRETE = {"sqil", "ls_iq", "dac", "dac_zero"}
-WITHOUT_TEMPERATURE = {"value_dice"}
+ON_DISCRETE = {"sqil", "ls_iq", "dac", "dac_zero", "hype"}
+WITHOUT_TEMPERATURE = {"value_dice", "recoil"}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +146,7 @@ def test_normalised_copies_of_an_environment_that_terminates(name):
 # --- offline ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, LSIQ, ValueDICE])
+@pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, LSIQ, ValueDICE, ReCOIL])
 @pytest.mark.parametrize("options", [{}, {"value_mode": "initial", "objective": "paper"}])
 def test_offline_counts_updates_and_needs_spaces_alone(cls, options, demos, tmp_path):
     env = gym.make(BOX)
@@ -436,3 +460,201 @@ def test_value_dice_refusals(demos):
         build("value_dice", demos, ent_coef="auto")
     with pytest.raises(ValueError, match="n_critics is 2"):
         build("value_dice", demos, policy_kwargs={"net_arch": [16], "n_critics": 2})
+
+
+# --- HyPE -------------------------------------------------------------------------------------------------------------------
+
+
+def test_moment_loss_is_low_where_the_expert_is_cheap():
+    _, weights = two_rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    # the learner's row costs 3, the expert's 1
+    assert objectives.moment_loss(th.tensor([3.0, 1.0]), weights).item() == pytest.approx(-2)
+
+
+def test_hype_lowers_the_cost_of_demonstrations_and_rewards_its_negative():
+    """The learner goes one way, the expert the other: after the cost's first step the expert's rows pay more."""
+    expert = collect_demonstrations(lambda obs: np.array([4.0]), CountingEnv(discrete=False), 2)
+    model = build("hype", {BOX: expert}, env=CountingEnv(discrete=False), gradient_penalty=0.0)
+    model.learn(9)
+    batch = model._sample_batch(8)
+    n = model._n_replay(batch)
+    obs, far = th.zeros(1, 2), -th.ones(1, 1)
+    cost = model.networks["cost"]
+    before = (cost(obs, far) - cost(obs, -far)).item()
+    for _ in range(20):
+        wide = model._sample_batches(1, 8)
+        wide = wide._replace(obs=th.zeros_like(wide.obs), actions=th.where(wide.weights.expert[:, :8, None] > 0, 1.0, -1.0))
+        model.cost_batch_size = n
+        model._cost_step(model._first_batch(wide))
+    after = (cost(obs, far) - cost(obs, -far)).item()
+    assert after > before + 0.01  # the learner's action costs more, the expert's less
+
+
+def test_hype_relabels_every_batch(demos):
+    """The critic's targets follow the cost as it is now: a constant cost is a constant reward of the other sign."""
+    model = build("hype", demos, terminal_value="zero", ent_coef=0.1).learn(10)
+    head = model.networks["cost"].head
+    with th.no_grad():
+        head[-1].weight.zero_()
+        head[-1].bias.fill_(1.5)
+    batch = model._sample_batch(8)
+    with th.no_grad():
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
+        expected = (rows.q + 1.5 - rows.y_target).square().mean(dim=1).sum()
+    statistics = model._update(batch)
+    assert statistics["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert statistics["learned_reward_replay"].item() == pytest.approx(-1.5)
+
+
+def test_hype_batches_and_rounds(demos):
+    model = build("hype", demos, batch_size=10, expert_fraction=0.3)
+    model.learn(40)
+    batch = model._sample_batch(10)
+    assert len(batch.actions) == 10 and model._n_replay(batch) == 7
+    # updates of the cost at steps 9, 24 and 39
+    assert model._n_cost_updates == 3
+    assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
+    model.learn(20)
+    assert model._n_cost_updates > 3
+
+
+def test_newest_rows(demos):
+    model = build("hype", demos).learn(30)
+    buffer = model.replay_buffer
+    obs = buffer.rows(200, np.random.default_rng(0), n_newest=4).obs
+    newest = {tuple(row) for row in buffer.observations[26:30, 0].tolist()}
+    assert {tuple(row) for row in obs.tolist()} == newest
+
+
+def test_optimistic_adam():
+    """Twice the new direction minus the last one, beside Adam on the same gradients."""
+    plain, optimistic = th.nn.Parameter(th.zeros(1)), th.nn.Parameter(th.zeros(1))
+    adam, ours = th.optim.Adam([plain], lr=0.1), OptimisticAdam([optimistic], lr=0.1)
+    directions, positions = [], [0.0]
+    for gradient in (1.0, -2.0, 0.5):
+        before = plain.item()
+        for parameter, optimizer in ((plain, adam), (optimistic, ours)):
+            parameter.grad = th.tensor([gradient])
+            optimizer.step()
+        directions.append(plain.item() - before)
+        positions.append(optimistic.item())
+    steps = np.diff(positions)
+    expected = [2 * directions[0], 2 * directions[1] - directions[0], 2 * directions[2] - directions[1]]
+    np.testing.assert_allclose(steps, expected, atol=1e-6)
+
+
+# --- ReCOIL -----------------------------------------------------------------------------------------------------------------
+
+
+def test_gumbel_loss():
+    z = th.tensor([1.0, -2.0, 3.0])
+    weight = th.tensor([0.5, 0.5, 0.0])
+    expected = np.exp(-3) * (0.5 * (np.e - 1 - 1) + 0.5 * (np.exp(-2) + 2 - 1))
+    assert objectives.gumbel_loss(z, weight).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_gumbel_loss_is_least_at_the_soft_maximum():
+    """argmin over V of E[exp(Q - V) - (Q - V) - 1] is log E[exp Q]."""
+    q = th.tensor([0.0, 1.0, 2.0], dtype=th.float64)
+    v = q.exp().mean().log().requires_grad_(True)
+    loss = objectives.gumbel_loss(q - v, th.full((3,), 1 / 3, dtype=th.float64))
+    assert th.autograd.grad(loss, v)[0].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_recoil_critic_loss():
+    q = th.tensor([[1.0, 190.0], [0.0, 200.0]])
+    expert, mixture = th.tensor([0.0, 1.0]), th.tensor([1.0, 0.0])
+    targets = LSIQTargets.of(0.5, 0.99)
+    # y = 4 makes the target -2 + 4 = 2; expert rows' is 200
+    loss = objectives.recoil_critic_loss(q, th.tensor([4.0, 0.0]), expert, mixture, targets)
+    assert loss.item() == pytest.approx(0.5 * (100 + 0 + 1 + 4))
+
+
+def test_recoil_value_after_a_termination(demos):
+    """-2 - 0.99 * 200 = -200 is the target of a terminated row of the mixture."""
+    model = build("recoil", demos, expert_fraction=0.0).learn(10)
+    batch = model._sample_batch(8)
+    batch = batch._replace(not_terminated=th.zeros(16))
+    with th.no_grad():
+        q = model.critic.q_values(batch.obs, batch.actions)
+        expected = 0.5 * ((q[:, 8:] - 200).square().mean(dim=1).sum() + (q[:, :8] + 200).square().mean(dim=1).sum())
+    assert model._update(batch)["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_recoil_clones_good_rows_more(demos):
+    model = build("recoil", demos, weight_clip=2.0).learn(10)
+    assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
+
+
+# --- RIZE -------------------------------------------------------------------------------------------------------------------
+
+
+def test_fractions():
+    share, tau = fractions(th.tensor([[0.1, 0.3, 0.0]]))
+    # 0.2, 0.4, 0.1 over 0.7
+    np.testing.assert_allclose(share[0].numpy(), np.array([2, 4, 1]) / 7, rtol=1e-6)
+    np.testing.assert_allclose(tau[0].numpy(), np.array([1, 4, 6.5]) / 7, rtol=1e-6)
+
+
+def test_rize_loss():
+    rows, weights = two_rows(q=[3.0, 5.0], v=[1.0, 2.0], y=[2.0, 1.0])
+    expert, policy = th.tensor(10.0), th.tensor(5.0)
+    # r = 1 and 4: -4 + (1 + 4) / 2 + 0.1 * ((4 - 10)^2 + (1 - 5)^2)
+    loss = objectives.rize_loss(rows, weights, "value", 0.99, 0.1, expert, policy)
+    assert loss.item() == pytest.approx(-4 + 2.5 + 0.1 * (36 + 16))
+    # V of the expert's row
+    loss = objectives.rize_loss(rows, weights, "v0", 0.99, 0.1, expert, policy)
+    assert loss.item() == pytest.approx(-4 + 0.01 * 2 + 0.1 * (36 + 16), rel=1e-5)
+
+
+def test_rize_critic_is_the_mean_of_its_quantiles(demos):
+    critic = build("rize", demos).critic
+    obs, actions = th.randn(2, 3), th.rand(6, 1)
+    critic.uniform = th.rand(2, 5)
+    z, share = critic.quantiles(obs, actions)
+    assert z.shape == (2, 6, 5) and th.equal(share[:2], share[2:4])
+    tau = fractions(critic.uniform)[1]
+    alone = critic.q_networks[1](th.cat([obs[1:], actions[5:]], dim=1), tau[1:])
+    th.testing.assert_close(z[1, 5], alone[0])
+    th.testing.assert_close(critic.q_values(obs, actions)[1, 5], (share[5] * alone[0]).sum())
+
+
+def test_rize_value_takes_the_smaller_quantiles(demos):
+    model = build("rize", demos)
+    obs = th.randn(4, 3)
+    draw = model.policy.draw(obs, th.randn(1, 4, 1))
+    z, share = model.critic.quantiles(obs, draw.actions[0])
+    expected = (share * th.minimum(z[0], z[1])).sum(dim=-1) - 0.2 * draw.log_prob[0]
+    th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.2), expected)
+
+
+def test_rize_levels_follow_the_implicit_rewards(demos):
+    model = build("rize_v0", demos, terminal_value="zero", expert_level=10.0, policy_level=-5.0)
+    rows, weights = two_rows(q=[3.0, 50.0], v=[1.0, 2.0], y=[2.0, 1.0])
+    for _ in range(3):
+        model._after_critic_step(rows, weights)
+    expert, policy = (level.item() for level in model._levels())
+    # Adam steps by its learning rate, the expert's level up to 49, the policy's up to 1
+    assert expert == pytest.approx(10 + 3e-4, abs=1e-5) and policy == pytest.approx(-5 + 3e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("name, same", [("rize", False), ("rize_v0", True)])
+def test_rize_targets_begin_at_random_or_as_copies(name, same, demos):
+    model = build(name, demos)
+    pairs = [(model.critic.state_dict(), model.critic_target.state_dict())]
+    pairs.append((model.actor.state_dict(), model.networks["actor_target"].state_dict()))
+    for online, target in pairs:
+        assert all(th.equal(online[key], target[key]) for key in online) == same
+
+
+def test_rize_bootstraps_from_the_target_policy(demos):
+    model = build("rize", demos).learn(10)
+    batch = model._sample_batch(8)
+    expected = model.networks["actor_target"].draw(batch.next_obs, batch.noise.next_obs)
+    assert th.equal(model._next_draw(batch).actions, expected.actions)
+    assert not th.equal(model.policy.draw(batch.next_obs, batch.noise.next_obs).actions, expected.actions)
+
+
+def test_rize_needs_quantile_critics(demos):
+    with pytest.raises(ValueError, match="RIZE needs quantile critics"):
+        RIZE(MlpPolicy, BOX, demonstrations=demos[BOX])

@@ -216,7 +216,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     # target_entropy="auto" is this many times -|A|
     entropy_factor: ClassVar[float] = 1.0
     # Uniform numbers in [0, 1] that the method needs for each row of a batch
-    n_uniform: ClassVar[int] = 0
+    n_uniform: int = 0
 
     def __init__(
         self,
@@ -951,6 +951,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         rows = self._rows(batch, draw, ent_coef)
         loss = critic_loss(rows, batch.weights)
         self._descend(self.critic.optimizer, loss)
+        self._after_critic_step(rows, batch.weights)
 
         statistics: dict[str, Any] = {"critic_loss": loss.detach()}
         if draw is not None:
@@ -984,6 +985,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             y = th.cat([y, y_absorbing.expand_as(y)])
             y_target = th.cat([y_target, (self.gamma * v_absorbing_target).expand_as(y_target)]) if is_paper else y
         return Rows(q, v, y, y_target, initial_v)
+
+    def _after_critic_step(self, rows: Rows, weights: RowWeights) -> None:
+        """What a method adapts to the values that the critic's step has seen; part of the update."""
 
     def _next_draw(self, batch: Batch) -> Draw | None:
         """Policy samples at the next states."""
@@ -1067,7 +1071,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _sample_batch(self, batch_size: int) -> Batch:
         """One batch, as an update sees it."""
-        return tree_map(itemgetter(0), self._sample_batches(1, batch_size))
+        return self._first_batch(self._sample_batches(1, batch_size))
+
+    @staticmethod
+    def _first_batch(batches: Batch) -> Batch:
+        return tree_map(itemgetter(0), batches)
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
         """Several batches at once, stacked along a leading axis."""
