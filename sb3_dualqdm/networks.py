@@ -12,7 +12,7 @@ from stable_baselines3.common.torch_layers import create_mlp
 from torch import nn
 from torch.nn import functional as F
 
-from sb3_dualqdm.policies import in_place_relu, orthogonal_init
+from sb3_dualqdm.policies import fused, in_place_relu, orthogonal_init
 
 
 class _FeatureNetwork(BaseModel):
@@ -53,7 +53,7 @@ class _FeatureNetwork(BaseModel):
 
     def optimised_by(self, optimizer_class: type[th.optim.Optimizer], lr: float, **kwargs: Any) -> Any:
         """Give the network its optimiser, which is saved with it."""
-        self.optimizer = optimizer_class(self.parameters(), lr=lr, **kwargs)  # type: ignore[call-arg]
+        self.optimizer = optimizer_class(self.parameters(), lr=lr, **fused(optimizer_class, kwargs))  # type: ignore[call-arg]
         return self
 
 

@@ -13,7 +13,12 @@ class OptimisticAdam(th.optim.Adam):
     Adam that steps by twice its new direction minus the last one (Daskalakis et al., 2018); parameters as Adam's.
 
     In games against another learner it damps the cycling of simultaneous gradient steps.
+
+    :param fused: step all parameters in one pass, default True
     """
+
+    def __init__(self, *args: Any, fused: bool = True, **kwargs: Any):
+        super().__init__(*args, fused=fused, **kwargs)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """

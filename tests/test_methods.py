@@ -135,6 +135,22 @@ def test_targets_receive_no_gradient(name, demos):
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_updates_never_wait_for_the_device(name, demos, monkeypatch):
+    """No number is read from a tensor, nor branched on, so that any update can be captured."""
+    model = build(name, demos, **({} if name in WITHOUT_TEMPERATURE else {"ent_coef": "auto"})).learn(10)
+    batch = model._sample_batch(8)
+
+    def read(self, *args):
+        raise AssertionError("a tensor's value was read")
+
+    for reader in ("item", "__bool__", "__float__", "__int__", "tolist", "numpy"):
+        monkeypatch.setattr(th.Tensor, reader, read)
+    statistics = model._update(batch)
+    monkeypatch.undo()
+    assert all(value.ndim == 0 and th.isfinite(value) for value in statistics.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_normalised_copies_of_an_environment_that_terminates(name):
     demos = {BOX: collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 2)}
     env = VecNormalize(make_vec_env(lambda: CountingEnv(discrete=False), n_envs=2), norm_reward=False)

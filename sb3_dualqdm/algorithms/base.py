@@ -560,7 +560,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if isinstance(self.ent_coef, str):
             start = th.full((1,), _initial_temperature(self.ent_coef), device=self.device)
             self.log_ent_coef = start.log().requires_grad_(True)
-            self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1))
+            self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1), fused=True)
         elif not isinstance(self.ent_coef, Real) or not 0 <= self.ent_coef < math.inf:
             raise ValueError(f"ent_coef is {self.ent_coef} but a finite temperature of at least 0, or 'auto', is needed.")
         self._sync_temperature()

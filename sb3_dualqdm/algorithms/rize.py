@@ -216,7 +216,8 @@ class RIZE(ImitationAlgorithm):
         networks: dict[str, Any] = {"actor_target": actor}
         for name in ("expert_level", "policy_level"):
             networks[name] = Level(getattr(self, name))
-            networks[name].optimizer = th.optim.Adam(networks[name].parameters(), lr=self._network_rate(name, 1.0))
+            rate = self._network_rate(name, 1.0)
+            networks[name].optimizer = th.optim.Adam(networks[name].parameters(), lr=rate, fused=True)
         return networks
 
     def _network_rate(self, name: str, progress: float) -> float:
