@@ -462,7 +462,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ).to(self.device)
         self._convert_train_freq()
         self._setup_ent_coef()
-        self.networks = th.nn.ModuleDict(self._make_networks()).to(self.device)
+        self.networks: Any = th.nn.ModuleDict(self._make_networks()).to(self.device)
         self._step: Update | None = None
         self._weights: tuple[tuple[int, int], th.Tensor] | None = None
         self._statistics = DeviceMeans()
@@ -1178,7 +1178,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         expert, value, *others = weights.unbind(dim=-2)
         sides = [is_expert] if n_replay == 0 else [is_expert, ~is_expert]
-        value = sum(normalised(value * scale * side) for side in sides) / len(sides)
+        value = th.stack([normalised(value * scale * side) for side in sides]).mean(dim=0)
         return th.stack([normalised(expert * scale), value, *others], dim=-2)
 
     def _initial_states(self, shape: tuple[int, ...], rng: np.random.Generator) -> Any:

@@ -106,6 +106,7 @@ class DAC(ImitationAlgorithm):
 
     def _discriminator_step(self, batch: Batch) -> dict[str, th.Tensor]:
         discriminator = self.networks["discriminator"]
+        assert batch.noise.uniform is not None
         discriminator.train()  # spectral norms are estimated anew
         logits = self._logits(batch)
         discriminator.eval()

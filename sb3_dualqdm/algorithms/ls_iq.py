@@ -180,6 +180,6 @@ class LSIQ(ImitationAlgorithm):
         super()._update_target()
         if self.variant != "plain":
             tau = self.tau if self.entropy_tau is None else self.entropy_tau
+            target, online = (list(self.networks[name].parameters()) for name in ("h_target", "h"))
             with th.no_grad():
-                pair = (list(self.networks[name].parameters()) for name in ("h_target", "h"))
-                th._foreach_lerp_(*pair, tau)
+                th._foreach_lerp_(target, online, tau)

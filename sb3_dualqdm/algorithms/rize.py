@@ -28,6 +28,8 @@ class QuantileNetwork(nn.Module):
     :param width: of every layer, default 256
     """
 
+    frequencies: th.Tensor
+
     def __init__(self, input_dim: int, width: int = 256):
         super().__init__()
         self.base = nn.Sequential(nn.Linear(input_dim, width), nn.LayerNorm(width), nn.ReLU())

@@ -64,16 +64,17 @@ class ValueDICE(ImitationAlgorithm):
         return math.inf  # nu is free up to a constant
 
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        n_replay = self._n_replay(batch)
-        next_actions = self.policy.draw(batch.next_obs, batch.noise.next_obs[:1]).actions[0]
-        actions = self.policy.draw(batch.obs, batch.noise.obs[:1]).actions[0]
+        n_replay, noise = self._n_replay(batch), batch.noise
+        assert noise.obs is not None and noise.next_obs is not None and noise.uniform is not None
+        next_actions = self.policy.draw(batch.next_obs, noise.next_obs[:1]).actions[0]
+        actions = self.policy.draw(batch.obs, noise.obs[:1]).actions[0]
         # nu of the batch's own actions and of the policy's in the same states, the expert's being the initial states
         values, initial = self.critic.q_values(batch.obs, th.cat([batch.actions, actions]))[0].chunk(2)
         d = self._differences(batch, values, self.critic.q_values(batch.next_obs, next_actions)[0])
         replay_share = self.replay_share if n_replay > 0 else 0.0
         log_term, linear = objectives.value_dice_terms(d, initial[n_replay:], batch.weights, replay_share, self.gamma)
         objective = log_term - linear
-        penalty = self._penalty(batch, next_actions.detach(), n_replay)
+        penalty = self._penalty(batch, next_actions.detach(), n_replay, noise.uniform)
         linear_layers = [layer.weight for layer in self.actor.modules() if isinstance(layer, th.nn.Linear)]
         orthogonality = objectives.orthogonality(linear_layers)
         # both from the same parameters
@@ -102,7 +103,7 @@ class ValueDICE(ImitationAlgorithm):
         d = values - self.gamma * (next_values + (1 - batch.not_terminated) * absorbing)
         return th.cat([d, ((1 - self.gamma) * absorbing).expand_as(d)])
 
-    def _penalty(self, batch: Batch, next_actions: th.Tensor, n_replay: int) -> th.Tensor:
+    def _penalty(self, batch: Batch, next_actions: th.Tensor, n_replay: int, uniform: th.Tensor) -> th.Tensor:
         """Of the gradient norm's distance to 1 between expert and replay rows, at (s, a) and at (s', a')."""
         penalties = []
         for obs, actions in ((batch.obs, batch.actions), (batch.next_obs, next_actions)):
@@ -110,7 +111,7 @@ class ValueDICE(ImitationAlgorithm):
             expert = points[n_replay:]
             other = points[:n_replay] if n_replay > 0 else expert.roll(1, dims=0)
             pairs = min(len(expert), len(other))
-            mix = batch.noise.uniform[:pairs]
+            mix = uniform[:pairs]
             penalties.append(objectives.gradient_penalty(self._nu, expert[:pairs], other[:pairs], mix, centre=1.0))
         return (penalties[0] + penalties[1]) / 2
 
