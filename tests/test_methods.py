@@ -6,7 +6,7 @@ import pytest
 import torch as th
 from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -26,6 +26,7 @@ from sb3_dualqdm import (
     objectives,
 )
 from sb3_dualqdm.algorithms.rize import fractions
+from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
 from sb3_dualqdm.optimizers import OptimisticAdam
 from sb3_dualqdm.policies import MlpPolicy
@@ -157,6 +158,29 @@ def test_normalised_copies_of_an_environment_that_terminates(name):
     model = build(name, demos, env=env, gradient_steps=-1)
     model.learn(40)
     assert np.isfinite(model.predict(np.zeros(2, dtype=np.float32))[0]).all()
+
+
+class Stop(BaseCallback):
+    """Fail at a step, as a killed process does."""
+
+    def _on_step(self):
+        if self.num_timesteps == 50:
+            raise KeyboardInterrupt
+        return True
+
+
+@pytest.mark.parametrize("name", ["dac", "hype", "ls_iq_h", "rize"])
+def test_resumed_equals_uninterrupted(name, demos, tmp_path):
+    whole = build(name, demos).learn(70, ResumableCheckpoint(tmp_path / "whole", 20))
+    with pytest.raises(KeyboardInterrupt):
+        build(name, demos).learn(70, [Stop(), ResumableCheckpoint(tmp_path / "killed", 20)])
+    resumed = type(whole).resume(tmp_path / "killed", make_vec_env(BOX), demonstrations=demos[BOX])
+    assert resumed.num_timesteps == 40
+    resumed.learn(70, ResumableCheckpoint(tmp_path / "killed", 20), reset_num_timesteps=False)
+    assert resumed.num_timesteps == 70 and th.equal(weights_of(whole), weights_of(resumed))
+    for mine, theirs in zip(whole._optimizers(), resumed._optimizers()):
+        states = [[state["exp_avg"] for state in optimizer.state.values()] for optimizer in (mine, theirs)]
+        assert len(states[0]) == len(states[1]) and all(th.equal(a, b) for a, b in zip(*states))
 
 
 # --- offline ----------------------------------------------------------------------------------------------------------------
@@ -406,6 +430,61 @@ def test_absorbing_rows_teach_the_discriminator(demos):
     rows = softplus(-logits[8:16]).mean() + softplus(logits[:8]).mean()
     point = (softplus(-logits[16]) + softplus(logits[16])) / 8
     assert loss == pytest.approx((rows + point).item(), rel=0.02)  # the spectral norm is estimated anew
+
+
+class Door(gym.Env):
+    """Nothing to see; action 1 leaves (terminated), action 0 stays, for ten steps at most (truncated)."""
+
+    observation_space = spaces.Box(-1, 1, (1,), dtype=np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.ones(1, dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.ones(1, dtype=np.float32), 0.0, bool(action == 1), action == 0 and self.t == 10, {}
+
+
+@pytest.mark.parametrize("reward", [1.5, -1.5])
+@pytest.mark.parametrize("terminal_value", ["absorbing", "zero"])
+def test_constant_rewards_favour_neither_long_nor_short_episodes(reward, terminal_value):
+    """
+    Under a reward r everywhere, staying and leaving are worth r / (1 - gamma) alike. Without absorbing states leaving is
+    worth r alone, which a positive reward makes the worse choice (long episodes) and a negative one the better.
+    """
+    expert = collect_demonstrations(lambda obs: 1, Door(), 4)
+    options = {"gamma": 0.5, "tau": 0.1, "learning_rate": 3e-3, "ent_coef": 0.0, "seed": 0, "warmup": "uniform"}
+    options |= {"cost_arch": [4], "cost_batch_size": 8, "learning_starts": 60, "device": "cpu", "batch_size": 32}
+    network = {"net_arch": [16], "n_critics": 1}
+    model = HyPE("MlpPolicy", Door(), demonstrations=expert, terminal_value=terminal_value, policy_kwargs=network, **options)
+    model.learn(61)
+    head = model.networks["cost"].head
+    with th.no_grad():
+        head[-1].weight.zero_()
+        head[-1].bias.fill_(-reward)
+    model.train(800, 32)
+    with th.no_grad():
+        stay, leave = model.critic(th.ones(1, 1))[0, 0].tolist()
+    if terminal_value == "absorbing":
+        expected = [reward / 0.5, reward / 0.5]
+    else:
+        expected = [reward / 0.5, reward] if reward > 0 else [reward + 0.5 * reward, reward]
+    assert [stay, leave] == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_dac_imitates_a_bad_expert_in_both_directions(leaves):
+    """Whether it is good to leave or to stay is nowhere to be seen: the learner does what the expert did."""
+    expert = collect_demonstrations(lambda obs: int(leaves), Door(), 4)
+    options = {"gamma": 0.9, "tau": 0.05, "learning_rate": 3e-3, "ent_coef": 0.05, "seed": 0, "warmup": "uniform"}
+    options |= {"discriminator_learning_rate": 3e-3, "discriminator_weight_decay": 0.0, "discriminator_arch": [16]}
+    options |= {"learning_starts": 50, "batch_size": 32, "device": "cpu", "reward": "gail"}
+    model = DAC("MlpPolicy", Door(), demonstrations=expert, policy_kwargs={"net_arch": [16]}, **options)
+    model.learn(500)
+    assert model.predict(np.ones(1, dtype=np.float32), deterministic=True)[0] == int(leaves)
 
 
 def test_dac_refusals(demos):
