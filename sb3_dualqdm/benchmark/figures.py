@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,13 +19,13 @@ def _colours(methods: list[str]) -> dict[str, str]:
     return {method: f"C{i % 10}" for i, method in enumerate(methods)}
 
 
-def _band(axis: plt.Axes, x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: str) -> None:
+def _band(axis: Any, x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: str) -> None:
     axis.plot(x, middle, marker="." if len(x) < 20 else None, linewidth=1.5, **style)
     axis.fill_between(x, low, high, alpha=0.2, linewidth=0, color=style["color"])
 
 
-def _finish(figure: plt.Figure, axes: list[plt.Axes], path: Path) -> Path:
-    handles: dict[str, object] = {}
+def _finish(figure: Any, axes: list[Any], path: Path) -> Path:
+    handles: dict[str, Any] = {}
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         for handle, name in zip(*axis.get_legend_handles_labels()):
