@@ -6,22 +6,26 @@ SB3's buffers draw from NumPy's global generator; here the caller passes its own
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_dualqdm.demonstrations import Demonstrations
+from sb3_dualqdm.demonstrations.successors import Successors, blocks
 from sb3_dualqdm.demonstrations.types import map_obs
 
-Obs = Any  # np.ndarray, or a dict of them
+Obs = Any  # array or tensor, or a dict of them
 
 
 class RawRows(NamedTuple):
     """
-    Transitions as stored.
+    Transitions as stored, on the device they are stored on.
 
     :param obs: raw observations, shape ``(N, ...)``, or a dict of them
     :param actions: shape ``(N, |A|)`` in [-1, 1] for Box, ``(N, 1)`` integers for Discrete
@@ -31,10 +35,54 @@ class RawRows(NamedTuple):
     """
 
     obs: Obs
-    actions: np.ndarray
+    actions: th.Tensor
     next_obs: Obs
-    terminated: np.ndarray
-    step: np.ndarray
+    terminated: th.Tensor
+    step: th.Tensor
+
+    def take(self, at: np.ndarray) -> RawRows:
+        """The rows at the given indices, in their shape: ``(K, n)`` indices give rows of shape ``(K, n, ...)``."""
+        index = th.as_tensor(at, device=self.step.device)
+
+        def gather(tensor: th.Tensor) -> th.Tensor:
+            return tensor.index_select(0, index.flatten()).view(*index.shape, *tensor.shape[1:])
+
+        return self.map(gather)
+
+    def map(self, function: Callable[[th.Tensor], th.Tensor]) -> RawRows:
+        """``function`` of every tensor."""
+        return RawRows(*(map_obs(function, field) for field in self))
+
+    def tensors(self) -> list[th.Tensor]:
+        """Every tensor, in a fixed order."""
+        return [tensor for field in self for tensor in (field.values() if isinstance(field, dict) else [field])]
+
+
+def as_tensor(array: np.ndarray, device: th.device | str) -> th.Tensor:
+    """The array as a tensor, without a copy where possible; read-only arrays are welcome, since rows are never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return th.as_tensor(array, device=device)
+
+
+class _ChainedRows:
+    """Successors that repeat the observations, and so are these and the final ones; indexed as the tensor it stands for."""
+
+    def __init__(self, obs: th.Tensor, successors: Successors, device: th.device | str):
+        self.obs, self.shape = obs, obs.shape
+        self.final = as_tensor(successors.final, device)
+        self.last = as_tensor(successors.last, device)
+
+    def index_select(self, dim: int, index: th.Tensor) -> th.Tensor:
+        """The rows at the given indices, in time that does not depend on the number of rows."""
+        episode = th.searchsorted(self.last, index)
+        ending = (self.last[episode] == index).view(-1, *(1 for _ in self.shape[1:]))
+        following = self.obs.index_select(dim, (index + 1).clamp(max=len(self.obs) - 1))
+        return th.where(ending, self.final.index_select(dim, episode), following)
+
+
+def _following(next_obs: Any, obs: th.Tensor, device: th.device | str) -> Any:
+    return _ChainedRows(obs, next_obs, device) if isinstance(next_obs, Successors) else as_tensor(next_obs, device)
 
 
 def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
@@ -76,27 +124,39 @@ class InitialStates:
             self.states[position] = np.reshape(obs[index], self.states.shape[1:])
         self.n_seen += 1
 
-    def draw(self, n: int, rng: np.random.Generator) -> Obs:
-        """``n`` states with replacement."""
-        index = rng.integers(len(self), size=n)
-        return map_obs(lambda ring: ring[index], self.states)
+    def draw(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> Obs:
+        """States of the given shape with replacement."""
+        index = rng.integers(len(self), size=shape)
+        return map_obs(lambda ring: th.from_numpy(ring[index]), self.states)
 
 
 class _ImitationReplay:
-    """What our replay buffers add to SB3's: initial states, the step in the episode, and sampling by a given generator."""
+    """
+    What our replay buffers add to SB3's: initial states, the step in the episode, true terminations, and sampling by a given
+    generator, from host memory or from a copy on another device.
+    """
 
-    def __init__(self, *args: Any, n_initial_states: int = 4096, **kwargs: Any):
+    def __init__(self, *args: Any, n_initial_states: int = 4096, storage_device: th.device | str = "cpu", **kwargs: Any):
         super().__init__(*args, **kwargs)
         this: Any = self
         self.initial_states = InitialStates(this.observation_space, n_initial_states)
         self.steps = np.zeros((this.buffer_size, this.n_envs), dtype=np.int32)
+        self.terminated = np.zeros((this.buffer_size, this.n_envs), dtype=bool)
+        self.storage_device = th.device(storage_device)
+        self._copy: RawRows | None = None
         self._episode_step = np.zeros(this.n_envs, dtype=np.int32)
 
     def add(self, obs: Obs, next_obs: Obs, action: np.ndarray, reward: Any, done: np.ndarray, infos: Any) -> None:
         this: Any = self
-        self.steps[this.pos] = self._episode_step
+        position = this.pos
+        self.steps[position] = self._episode_step
         self._episode_step = np.where(done, 0, self._episode_step + 1).astype(np.int32)
         super().add(obs, next_obs, action, reward, done, infos)  # type: ignore[misc]
+        self.terminated[position] = (this.dones[position] > 0) & ~(this.timeouts[position] > 0)
+        if self._copy is not None:
+            new = slice(position * this.n_envs, (position + 1) * this.n_envs)
+            for copy, host in zip(self._copy.tensors(), self._host().tensors()):
+                copy[new] = host[new].to(copy.device)
 
     def start_episodes(self, obs: Obs) -> None:
         """Every environment was reset to the raw observations ``obs``."""
@@ -105,17 +165,36 @@ class _ImitationReplay:
         for index in range(this.n_envs):
             self.initial_states.add(obs, index)
 
-    def rows(self, n: int, rng: np.random.Generator) -> RawRows:
-        """``n`` transitions, uniformly with replacement."""
+    def rows(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> RawRows:
+        """Transitions of the given shape, uniformly with replacement."""
         this: Any = self
-        at = rng.integers(this.size(), size=n), rng.integers(this.n_envs, size=n)
+        at = rng.integers(this.size(), size=shape) * this.n_envs + rng.integers(this.n_envs, size=shape)
+        return self._stored().take(at)
+
+    def _stored(self) -> RawRows:
+        if self.storage_device == th.device("cpu"):
+            return self._host()
+        if self._copy is None:
+            self._copy = self._host().map(lambda tensor: tensor.to(self.storage_device, copy=True))
+        return self._copy
+
+    def _host(self) -> RawRows:
+        """Everything that is stored, one row for each position and environment, as views."""
+        this: Any = self
+
+        def flat(array: np.ndarray) -> th.Tensor:
+            return th.from_numpy(array).flatten(0, 1)
+
         return RawRows(
-            obs=map_obs(lambda array: array[at], this.observations),
-            actions=this.actions[at],
-            next_obs=map_obs(lambda array: array[at], this.next_observations),
-            terminated=(this.dones[at] > 0) & ~(this.timeouts[at] > 0),
-            step=self.steps[at],
+            obs=map_obs(flat, this.observations),
+            actions=flat(this.actions),
+            next_obs=map_obs(flat, this.next_observations),
+            terminated=flat(self.terminated),
+            step=flat(self.steps),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copy": None}
 
 
 class ImitationReplayBuffer(_ImitationReplay, ReplayBuffer):
@@ -123,6 +202,8 @@ class ImitationReplayBuffer(_ImitationReplay, ReplayBuffer):
     SB3's ``ReplayBuffer`` with what imitation needs beside it.
 
     :param n_initial_states: capacity of the ring of initial states, default 4096
+    :param storage_device: device that rows are drawn on; elsewhere than on ``"cpu"`` (default) a copy of the buffer is kept
+        there
     """
 
 
@@ -138,19 +219,37 @@ class DemonstrationBuffer:
     :param policy: scales Box actions from environment units to [-1, 1]
     :param row_discount: gamma for drawing rows with probability proportional to ``gamma^t``, t the step in the original
         episode (the discounted occupancy of the telescoping identity); 1 (default) draws uniformly
+    :param device: where the rows are kept, default ``"cpu"``
     """
 
     def __init__(
-        self, demonstrations: Demonstrations, policy: Any, observation_space: spaces.Space, row_discount: float = 1.0
+        self,
+        demonstrations: Demonstrations,
+        policy: Any,
+        observation_space: spaces.Space,
+        row_discount: float = 1.0,
+        device: th.device | str = "cpu",
     ):
         self.demonstrations = demonstrations
-        self.obs = _as_stored(demonstrations.obs, observation_space)
-        self.next_obs = _as_stored(demonstrations.next_obs, observation_space)
         if isinstance(policy.action_space, spaces.Box):
-            scaled = policy.scale_action(demonstrations.actions).astype(np.float32)
-            self.actions = scaled.reshape(len(demonstrations), -1)
+            actions = np.empty((len(demonstrations), *policy.action_space.shape), dtype=np.float32)
+            for rows in blocks(actions):  # no second and third array of a large set
+                actions[rows] = policy.scale_action(demonstrations.actions[rows])
+            actions = actions.reshape(len(demonstrations), -1)
         else:
-            self.actions = demonstrations.actions.reshape(-1, 1)
+            actions = demonstrations.actions.reshape(-1, 1)
+        obs = map_obs(lambda array: as_tensor(array, device), _as_stored(demonstrations.obs, observation_space))
+        next_obs = _as_stored(demonstrations.next_obs, observation_space)
+        self.stored = RawRows(
+            obs=obs,
+            actions=as_tensor(actions, device),
+            next_obs={key: _following(array, obs[key], device) for key, array in next_obs.items()}
+            if isinstance(next_obs, dict)
+            else _following(next_obs, obs, device),
+            terminated=as_tensor(demonstrations.terminated, device),
+            step=as_tensor(demonstrations.step, device),
+        )
+        self._starts = np.flatnonzero(demonstrations.step == 0)
         self._cumulative = self._sampling_weights(row_discount)
 
     def __len__(self) -> int:
@@ -159,6 +258,8 @@ class DemonstrationBuffer:
     def _sampling_weights(self, row_discount: float) -> np.ndarray | None:
         """Cumulative row probabilities, or None where every row is as likely."""
         demos = self.demonstrations
+        if demos.subsampling == 1 and row_discount == 1:
+            return None
         # A terminal row that subsampling kept off its grid stands for itself alone, not for `subsampling` rows
         weights = np.where(demos.step % demos.subsampling == 0, 1.0, 1.0 / demos.subsampling)
         weights *= row_discount ** demos.step.astype(np.float64)
@@ -167,38 +268,25 @@ class DemonstrationBuffer:
         cumulative = np.cumsum(weights)
         return cumulative / cumulative[-1]
 
-    def rows(self, n: int, rng: np.random.Generator) -> RawRows:
-        """``n`` transitions with replacement, so that one transition is enough for any batch."""
+    def rows(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> RawRows:
+        """Transitions of the given shape with replacement, so that one transition is enough for any batch."""
         if self._cumulative is None:
-            at = rng.integers(len(self), size=n)
+            at = rng.integers(len(self), size=shape)
         else:
-            at = np.searchsorted(self._cumulative, rng.random(n), side="right").clip(max=len(self) - 1)
-        return self.take(at)
+            at = np.searchsorted(self._cumulative, rng.random(shape), side="right").clip(max=len(self) - 1)
+        return self.stored.take(at)
 
-    def take(self, at: np.ndarray) -> RawRows:
-        """The transitions at the given indices."""
-        demos = self.demonstrations
-        return RawRows(
-            obs=map_obs(lambda array: array[at], self.obs),
-            actions=self.actions[at],
-            next_obs=map_obs(lambda array: array[at], self.next_obs),
-            terminated=demos.terminated[at],
-            step=demos.step[at],
-        )
-
-    def initial_states(self, n: int, rng: np.random.Generator) -> Obs:
-        """``n`` first observations of demonstrated episodes, with replacement."""
-        starts = np.flatnonzero(self.demonstrations.step == 0)
-        at = starts[rng.integers(len(starts), size=n)]
-        return map_obs(lambda array: array[at], self.obs)
+    def initial_states(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> Obs:
+        """First observations of demonstrated episodes, with replacement."""
+        return self.stored.take(self._starts[rng.integers(len(self._starts), size=shape)]).obs
 
 
-def concatenate(first: RawRows, second: RawRows) -> RawRows:
-    """Rows of ``first``, then those of ``second``."""
+def concatenate(first: RawRows, second: RawRows, device: th.device | str) -> RawRows:
+    """Rows of ``first``, then those of ``second``, along the second axis, on a device."""
 
     def join(a: Obs, b: Obs) -> Obs:
         if isinstance(a, dict):
-            return {key: np.concatenate([a[key], b[key]]) for key in a}
-        return np.concatenate([a, b])
+            return {key: join(a[key], b[key]) for key in a}
+        return th.cat([a.to(device), b.to(device)], dim=1)
 
     return RawRows(*(join(a, b) for a, b in zip(first, second)))

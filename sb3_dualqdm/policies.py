@@ -9,6 +9,7 @@ class that serves a space, since SB3 resolves the alias before the space is know
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch as th
@@ -28,7 +29,6 @@ from stable_baselines3.sac.policies import Actor, SACPolicy
 from torch import nn
 from torch.nn import functional as F
 
-from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import sampled_soft_value, soft_value
 
 NETWORK_STYLES = ("reference", "sb3")
@@ -37,13 +37,18 @@ ACTION_CLAMP = 1e-6
 
 
 class Draw(NamedTuple):
-    """Reparameterised policy sample: ``actions`` in [-1, 1], shape ``(N, |A|)``, and ``log_prob``, shape ``(N,)``."""
+    """Reparameterised samples, S for each state: ``actions`` in [-1, 1], ``(S, N, |A|)``, and ``log_prob``, ``(S, N)``."""
 
     actions: th.Tensor
     log_prob: th.Tensor
 
     def detach(self) -> Draw:
         return Draw(self.actions.detach(), self.log_prob.detach())
+
+
+def _fused(optimizer_class: type[th.optim.Optimizer], optimizer_kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """Adam steps all parameters in one pass unless the user says otherwise."""
+    return {**({"fused": True} if optimizer_class in (th.optim.Adam, th.optim.AdamW) else {}), **(optimizer_kwargs or {})}
 
 
 def orthogonal_init(*modules: nn.Module) -> None:
@@ -53,6 +58,14 @@ def orthogonal_init(*modules: nn.Module) -> None:
             if isinstance(layer, nn.Linear):
                 nn.init.orthogonal_(layer.weight)
                 nn.init.zeros_(layer.bias)
+
+
+def in_place_relu(*modules: nn.Module) -> None:
+    """Let every ReLU overwrite the output of the linear layer before it, which nothing else reads."""
+    for module in modules:
+        for layer in module.modules():
+            if isinstance(layer, nn.ReLU):
+                layer.inplace = True
 
 
 class ExactSquashedGaussian(SquashedDiagGaussianDistribution):
@@ -88,6 +101,7 @@ class SquashedGaussianActor(Actor):
     def __init__(self, *args: Any, network_style: str = "reference", **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.network_style = network_style
+        in_place_relu(self.latent_pi)
         if network_style == "reference":
             self.action_dist: Any = ExactSquashedGaussian(get_action_dim(self.action_space))
             orthogonal_init(self.latent_pi, self.mu, self.log_std)
@@ -104,9 +118,9 @@ class SquashedGaussianActor(Actor):
 
     def draw(self, obs: PyTorchObs, noise: th.Tensor) -> Draw:
         """
-        Reparameterised sample.
+        Reparameterised samples.
 
-        :param noise: standard normal, shape ``(N, |A|)``
+        :param noise: standard normal, shape ``(S, N, |A|)`` for S samples of each state
         """
         mean, log_std, _ = self.get_action_dist_params(obs)
         u = mean + log_std.exp() * noise
@@ -126,6 +140,26 @@ class SquashedGaussianActor(Actor):
         return self.action_dist.log_prob(th.tanh(u), u)
 
 
+def batched(networks: Sequence[nn.Module], x: th.Tensor) -> th.Tensor:
+    """
+    Outputs of an ensemble of equal MLPs on the same rows, every layer as one batched product.
+
+    :param networks: C sequential networks of the same architecture
+    :param x: shape ``(N, in)``
+    :return: shape ``(C, N, out)``
+    """
+    if len(networks) == 1:
+        return networks[0](x).unsqueeze(0)
+    x = x.expand(len(networks), *x.shape)
+    for layers in zip(*networks):  # type: ignore[call-overload]
+        if isinstance(layers[0], nn.Linear):
+            bias = th.stack([layer.bias for layer in layers]).unsqueeze(1)
+            x = th.baddbmm(bias, x, th.stack([layer.weight for layer in layers]).transpose(1, 2))
+        else:
+            x = layers[0](x)
+    return x
+
+
 class _SoftQMixin:
     """What continuous and discrete critics share: the absorbing state's value, the bounded head and the init."""
 
@@ -134,6 +168,7 @@ class _SoftQMixin:
         self.q_range = q_range
         # Value of the absorbing state that terminated transitions lead to, one per critic, in units of 1 / (1 - gamma)
         self.absorbing = nn.Parameter(th.zeros(self.n_critics))
+        in_place_relu(*self.q_networks)
         if network_style == "reference":
             orthogonal_init(*self.q_networks)
 
@@ -161,8 +196,16 @@ class ContinuousSoftQ(_SoftQMixin, ContinuousCritic):
         self._setup_soft_q(network_style, q_range)
 
     def q_values(self, obs: Any, actions: th.Tensor) -> th.Tensor:
-        """Q of every critic, shape ``(C, N)``; actions in [-1, 1]."""
-        return self.bounded(th.stack(self.forward(obs, actions)).squeeze(-1))
+        """
+        Q of every critic, shape ``(C, k * N)``.
+
+        :param obs: N observations, whose features are computed once
+        :param actions: k actions in [-1, 1] for each of them, shape ``(k * N, |A|)``: the first of all N, then the second, ...
+        """
+        with th.set_grad_enabled(th.is_grad_enabled() and not self.share_features_extractor):
+            features = self.extract_features(obs, self.features_extractor)
+        features = features.expand(len(actions) // len(features), *features.shape).flatten(0, 1)
+        return self.bounded(batched(self.q_networks, th.cat([features, actions], dim=1)).squeeze(-1))
 
 
 class DiscreteSoftQ(_SoftQMixin, BaseModel):
@@ -199,7 +242,7 @@ class DiscreteSoftQ(_SoftQMixin, BaseModel):
 
     def forward(self, obs: PyTorchObs) -> th.Tensor:
         features = self.extract_features(obs, self.features_extractor)
-        return self.bounded(th.stack([q_net(features) for q_net in self.q_networks]))
+        return self.bounded(batched(self.q_networks, features))
 
 
 def _check_style(network_style: str) -> None:
@@ -231,7 +274,8 @@ class SoftActorCriticPolicy(SACPolicy):
         _check_style(network_style)
         self._style = {"network_style": network_style}
         self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
-        super().__init__(*args, **{"n_critics": n_critics, **kwargs})
+        optimizer_kwargs = _fused(kwargs.get("optimizer_class", th.optim.Adam), kwargs.pop("optimizer_kwargs", None))
+        super().__init__(*args, **{"n_critics": n_critics, "optimizer_kwargs": optimizer_kwargs, **kwargs})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self._critic_style}
@@ -247,22 +291,24 @@ class SoftActorCriticPolicy(SACPolicy):
     # The operations that the training loop uses
 
     def draw(self, obs: PyTorchObs, noise: th.Tensor) -> Draw:
-        """Policy sample for every state of ``obs``; ``noise`` is standard normal of shape ``(N, |A|)``."""
+        """Policy samples for every state of ``obs``; ``noise`` is standard normal of shape ``(S, N, |A|)``."""
         return self.actor.draw(obs, noise)
 
     def value(self, critic: ContinuousSoftQ, obs: PyTorchObs, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
-        """Soft value V(s), shape ``(N,)``, one sample per state; the policy is a constant in it."""
+        """Soft value V(s), shape ``(N,)``, the mean over the samples of each state; the policy is a constant in it."""
         actions, log_prob = draw.detach()
-        return sampled_soft_value(critic.q_values(obs, actions).amin(dim=0), log_prob, ent_coef)
+        q = critic.q_values(obs, actions.flatten(0, 1)).amin(dim=0)
+        return sampled_soft_value(q.view_as(log_prob), log_prob, ent_coef).mean(dim=0)
 
     def q_and_value(
         self, obs: PyTorchObs, actions: th.Tensor, draw: Draw, ent_coef: th.Tensor | float
     ) -> tuple[th.Tensor, th.Tensor]:
         """Online Q(s, a), shape ``(C, N)``, and V(s), shape ``(N,)``, by one pass through the critics."""
         policy_actions, log_prob = draw.detach()
-        twice = map_obs(lambda tensor: th.cat([tensor, tensor]), obs)
-        q, policy_q = self.critic.q_values(twice, th.cat([actions, policy_actions])).chunk(2, dim=1)
-        return q, sampled_soft_value(policy_q.amin(dim=0), log_prob, ent_coef)
+        values = self.critic.q_values(obs, th.cat([actions, policy_actions.flatten(0, 1)]))
+        q, policy_q = values.split([len(actions), log_prob.numel()], dim=1)
+        v = sampled_soft_value(policy_q.amin(dim=0).view_as(log_prob), log_prob, ent_coef)
+        return q, v.mean(dim=0)
 
     def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
         """Log-likelihood of recorded actions, shape ``(N,)``."""
@@ -304,7 +350,7 @@ class SoftQPolicy(BasePolicy):
             features_extractor_class,
             features_extractor_kwargs,
             optimizer_class=optimizer_class,
-            optimizer_kwargs=optimizer_kwargs,
+            optimizer_kwargs=_fused(optimizer_class, optimizer_kwargs),
             normalize_images=normalize_images,
         )
         if net_arch is None:

@@ -377,7 +377,7 @@ def test_no_gradient_reaches_target_networks(demos):
         model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], objective=objective, **SMALL)
         model.learn(20)
         batch = model._sample_batch(8)
-        rows = model._rows(batch, model.policy.draw(batch.obs, model._noise(16, model._rng)), 0.01)
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.01)
         assert rows.y_target.grad_fn is None
         # paper: the objective's V(s') carries gradient, from the online critic
         assert (rows.y.grad_fn is not None) == (objective == "paper")
@@ -466,11 +466,13 @@ def test_twin_critics_share_the_minimum(demos):
     model = DualQDM(
         "MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **{**SMALL, "policy_kwargs": {"n_critics": 2}}
     )
-    obs, noise = th.randn(5, 3), th.randn(5, 1)
+    obs, noise = th.randn(5, 3), th.randn(1, 5, 1)
     draw = model.policy.draw(obs, noise)
-    q = model.critic.q_values(obs, draw.actions)
+    q = model.critic.q_values(obs, draw.actions[0])
     assert q.shape == (2, 5)
-    th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.5), th.minimum(*q) - 0.5 * draw.log_prob)
+    # the batched ensemble is SB3's critics, one after the other
+    th.testing.assert_close(q, th.stack(model.critic(obs, draw.actions[0])).squeeze(-1))
+    th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.5), th.minimum(*q) - 0.5 * draw.log_prob[0])
 
 
 # --------------------------------------------------------------------------------------------------------------------------
@@ -565,10 +567,10 @@ def test_bc_warmup_raises_the_likelihood(env_id, demos):
     for steps in (0, 200):
         model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], seed=0, bc_warmup_steps=steps, **SMALL)
         model.learn(1)
-        data = model.demo_buffer.take(np.arange(100))
-        batch = model._to_batch(data, 0)
+        rows = model.demo_buffer.stored.take(np.arange(100))
         with th.no_grad():
-            likelihoods.append(model.policy.log_prob(batch.obs, batch.actions).mean().item())
+            log_prob = model.policy.log_prob(model._obs_tensor(rows.obs), model._action_tensor(rows.actions))
+            likelihoods.append(log_prob.mean().item())
     assert likelihoods[1] > likelihoods[0] + 0.1
 
 

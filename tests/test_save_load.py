@@ -173,7 +173,7 @@ def test_vec_normalize_statistics_are_used_after_loading(paths, tmp_path):
     loaded = DualQDM.load(tmp_path / "model", env=venv)
     loaded.learn(10, reset_num_timesteps=False)
     batch = loaded._sample_batch(8)
-    raw = loaded.demo_buffer.take(np.arange(200)).obs
+    raw = loaded.demo_buffer.stored.obs[:200].numpy()
     low, high = venv.normalize_obs(raw).min(0), venv.normalize_obs(raw).max(0)
     assert (batch.obs[8:].numpy() >= low - 1e-5).all() and (batch.obs[8:].numpy() <= high + 1e-5).all()
     assert abs(venv.obs_rms.mean).max() > 1e-3

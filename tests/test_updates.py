@@ -90,8 +90,8 @@ def test_paper_objective_telescopes_through_a_termination(counting):
     horizon, gamma, c = 20, 0.9, 5.0
     model = model_on_counting(counting, objective="paper", gamma=gamma)
     step = np.tile(np.arange(horizon), 2)
-    rows = RawRows(None, None, None, step == horizon - 1, step)
-    weight = model._row_weights(rows, horizon).value.double().numpy()
+    rows = RawRows(None, None, None, th.as_tensor(step == horizon - 1)[None], th.as_tensor(step)[None])
+    weight = model._row_weights(rows, horizon).value[0].double().numpy()
     v = np.sin(np.arange(horizon)) + 2
     next_v = np.append(v[1:], c)
     difference = np.tile(v - gamma * next_v, 2)
@@ -103,8 +103,8 @@ def test_paper_objective_telescopes_through_a_termination(counting):
 
 def test_paper_weights_of_very_late_steps_are_finite(counting):
     model = model_on_counting(counting, objective="paper", gamma=0.5)
-    step = np.full(16, 1_000_000)
-    weights = model._row_weights(RawRows(None, None, None, np.zeros(16, dtype=bool), step), 8)
+    step = th.full((16,), 1_000_000)
+    weights = model._row_weights(RawRows(None, None, None, th.zeros(1, 16, dtype=th.bool), step[None]), 8)
     assert all(th.isfinite(weight).all() for weight in weights)
 
 
@@ -138,7 +138,7 @@ def test_actor_follows_the_minimum_of_the_critics(counting):
     model = model_on_counting(counting, discrete=False, policy_kwargs={"n_critics": 2, "net_arch": [8]})
     set_constant(model.critic, (1.0, 2.0))
     batch = model._sample_batch(8)
-    draw = model.policy.draw(batch.obs, model._noise(16, model._rng))
+    draw = model.policy.draw(batch.obs, batch.noise.obs)
     expected = 0.5 * draw.log_prob.mean().item() - 1.0
     assert model._actor_step(batch, draw, 0.5).item() == pytest.approx(expected, rel=1e-4)
 
@@ -147,14 +147,18 @@ def test_further_action_samples_are_averaged(counting):
     model = model_on_counting(counting, discrete=False, n_action_samples=3)
     batch = model._sample_batch(4)
     n = len(batch.not_terminated)
-    first = th.zeros(n, 1)
-    model._rng = np.random.default_rng(5)
-    v = model._rows(batch, model.policy.draw(batch.obs, first), 0.5).v[:n]
-    rng = np.random.default_rng(5)
-    noises = [first] + [th.as_tensor(rng.standard_normal((n, 1), dtype=np.float32)) for _ in range(2)]
-    values = [model.policy.value(model.critic, batch.obs, model.policy.draw(batch.obs, noise), 0.5) for noise in noises]
-    th.testing.assert_close(v, sum(values) / 3)
-    assert not th.allclose(values[0], values[1])
+    assert batch.noise.obs.shape == batch.noise.next_obs.shape == (3, n, 1)
+    rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.5)
+
+    def mean_value(critic, obs, noises):
+        values = [model.policy.value(critic, obs, model.policy.draw(obs, noise[None]), 0.5) for noise in noises]
+        assert not th.allclose(values[0], values[1])
+        return sum(values) / 3
+
+    th.testing.assert_close(rows.v[:n], mean_value(model.critic, batch.obs, batch.noise.obs))
+    next_v = mean_value(model.critic_target, batch.next_obs, batch.noise.next_obs)
+    goes_on = batch.not_terminated > 0
+    th.testing.assert_close(rows.y[:n][goes_on], 0.99 * next_v[goes_on])
 
 
 @pytest.mark.parametrize("discrete", [True, False])

@@ -13,6 +13,7 @@ import pathlib
 import warnings
 from collections.abc import Callable
 from numbers import Real
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,16 +26,19 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
-from stable_baselines3.common.utils import get_parameters_by_name, polyak_update, update_learning_rate
+from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
+from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate, tree_map
 from sb3_dualqdm.algorithms.statistics import DeviceMeans
 from sb3_dualqdm.buffers import (
     DemonstrationBuffer,
     ImitationDictReplayBuffer,
     ImitationReplayBuffer,
     RawRows,
+    as_tensor,
     concatenate,
 )
 from sb3_dualqdm.demonstrations import builtin_ids, load_demonstrations, normalized_score
@@ -49,6 +53,8 @@ TERMINAL_VALUES = ("absorbing", "zero")
 WARMUPS = ("policy", "uniform")
 # Statistics are read, and NaN is noticed, at every log interval and at least this often (in updates).
 READ_INTERVAL = 1000
+# Batches of a training phase that are sampled together
+SAMPLED_AT_ONCE = 32
 # A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
 DIVERGENCE_FACTOR = 10.0
 
@@ -70,9 +76,24 @@ def _initial_temperature(ent_coef: str) -> float:
     return initial
 
 
+class Noise(NamedTuple):
+    """
+    Standard normal noise for the policy samples of an update, S for each state; None for exact policies.
+
+    :param obs: for the batch's observations, shape ``(S, n + m, |A|)``
+    :param next_obs: for the next observations, same shape
+    :param initial_obs: for the initial states, shape ``(S, n, |A|)``, or None
+    """
+
+    obs: th.Tensor | None
+    next_obs: th.Tensor | None
+    initial_obs: th.Tensor | None
+
+
 class Batch(NamedTuple):
     """
-    One update's rows on the device: ``n`` replay rows first, then ``m`` expert rows.
+    Everything that one update depends on beside the parameters, on the device: ``n`` replay rows first, then ``m`` expert
+    rows. A training phase's batches are made at once, with a leading axis.
 
     :param obs: normalised observations, shape ``(n + m, ...)``, or a dict of them
     :param actions: ``(n + m, |A|)`` in [-1, 1] for Box, ``(n + m,)`` integers for Discrete
@@ -80,6 +101,7 @@ class Batch(NamedTuple):
     :param not_terminated: 1 unless terminated, shape ``(n + m,)``
     :param weights: the expectations over these rows, and over the absorbing rows appended to them
     :param initial_obs: normalised initial states, or None when no term needs them
+    :param noise: noise of the policy samples
     """
 
     obs: Any
@@ -88,6 +110,7 @@ class Batch(NamedTuple):
     not_terminated: th.Tensor
     weights: RowWeights
     initial_obs: Any | None
+    noise: Noise
 
 
 class ImitationAlgorithm(OffPolicyAlgorithm):
@@ -143,6 +166,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
+    :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
+        replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Saved models do not depend on it
+    :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
+        With VecNormalize rows are always drawn in host memory
     :raises ValueError: for an argument outside its domain, unsuitable spaces or demonstrations
     """
 
@@ -197,6 +224,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         warmup: str = "policy",
         n_action_samples: int = 1,
         bc_warmup_steps: int = 0,
+        acceleration: str = "auto",
+        replay_device: str = "cpu",
     ):
         super().__init__(
             policy,
@@ -244,6 +273,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
+        self.acceleration = acceleration
+        self.replay_device = replay_device
 
         self.demo_buffer: DemonstrationBuffer | None = None
         self.log_ent_coef: th.Tensor | None = None
@@ -289,6 +320,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         }.items():
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
+        resolve(self.acceleration, self.device)
         for name in ("batch_size", "demo_batch_size", "n_action_samples", "subsample", "target_update_interval"):
             self._check_count(name)
         if not 0 < self.gamma <= 1:
@@ -349,6 +381,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ).to(self.device)
         self._convert_train_freq()
         self._setup_ent_coef()
+        self._step: Update | None = None
+        self._weights: tuple[tuple[int, int], th.Tensor] | None = None
         self._statistics = DeviceMeans()
         self._first_unread_update = self._n_updates
         self._last_batch: Batch | None = None
@@ -384,13 +418,17 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 self.action_space,
                 device=self.device,
                 n_envs=self.n_envs,
-                **self.replay_buffer_kwargs,
+                **{"storage_device": self._storage_device(self.replay_device), **self.replay_buffer_kwargs},
             )
         return self._replay_buffer
 
     @replay_buffer.setter
     def replay_buffer(self, replay_buffer: ReplayBuffer | None) -> None:
         self._replay_buffer = replay_buffer
+
+    def _storage_device(self, device: th.device | str) -> th.device | str:
+        """VecNormalize works on arrays in host memory."""
+        return "cpu" if self._vec_normalize_env is not None else device
 
     def _make_actor_lr_schedule(self) -> Callable[[float], float]:
         rate = self.actor_learning_rate
@@ -503,7 +541,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             )
         self.demonstrations_sha256 = demos.sha256
         row_discount = self.gamma if self.objective == "paper" else 1.0
-        self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount)
+        device = self._storage_device(self.device)
+        self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount, device)
         if self.verbose >= 1:
             print(demos.summary())
 
@@ -618,11 +657,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         venv, demos = self._vec_normalize_env, self._require_demonstrations()
         if venv is None or not venv.training or not venv.norm_obs:
             return
-        if isinstance(demos.obs, dict):
+        obs = map_obs(np.asarray, demos.stored.obs)
+        if isinstance(obs, dict):
             for key in venv.norm_obs_keys or ():
-                venv.obs_rms[key].update(demos.obs[key])
+                venv.obs_rms[key].update(obs[key])
         else:
-            venv.obs_rms.update(demos.obs)
+            venv.obs_rms.update(obs)
 
     def _raw(self, obs: Any) -> Any:
         """Observations before VecNormalize."""
@@ -657,22 +697,48 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param batch_size: replay rows per update
         """
         self.policy.set_training_mode(True)
+        if self._step is None:
+            self._step = accelerated(self._update, resolve(self.acceleration, self.device), self._optimizers())
         self._update_learning_rates()
-        for _ in range(gradient_steps):
-            self._update(self._sample_batch(batch_size))
-            self._n_updates += 1
-            if self._n_updates % self.target_update_interval == 0:
-                polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
-                polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
+        for start in range(0, gradient_steps, SAMPLED_AT_ONCE):
+            n_batches = min(SAMPLED_AT_ONCE, gradient_steps - start)
+            batches = self._sample_batches(n_batches, batch_size)
+            for index in range(n_batches):
+                batch = tree_map(itemgetter(index), batches)
+                self._statistics.add(self._step(batch))
+                self._n_updates += 1
+                if self._n_updates % self.target_update_interval == 0:
+                    self._update_target()
+                self._after_update()
+            self._last_batch = batch
         if self._n_updates - self._first_unread_update >= READ_INTERVAL:
             self._read_statistics()
 
+    def _optimizers(self) -> list[th.optim.Optimizer]:
+        """Every optimiser that an update steps."""
+        actor = None if self.actor is None else self.actor.optimizer
+        return [optimizer for optimizer in (self.critic.optimizer, actor, self.ent_coef_optimizer) if optimizer is not None]
+
     def _update_learning_rates(self) -> None:
-        self._update_learning_rate([opt for opt in (self.critic.optimizer, self.ent_coef_optimizer) if opt is not None])
+        progress = self._current_progress_remaining
+        rate = self.lr_schedule(progress)
+        self.logger.record("train/learning_rate", rate)
+        for optimizer in self._optimizers():
+            set_learning_rate(optimizer, rate)
         if self.actor is not None:
-            rate = self.actor_lr_schedule(self._current_progress_remaining)
-            update_learning_rate(self.actor.optimizer, rate)
-            self.logger.record("train/actor_learning_rate", rate)
+            actor_rate = self.actor_lr_schedule(progress)
+            set_learning_rate(self.actor.optimizer, actor_rate)
+            self.logger.record("train/actor_learning_rate", actor_rate)
+
+    def _update_target(self) -> None:
+        """Polyak step of the target critic; running statistics of its layers are copied."""
+        target, online = list(self.critic_target.parameters()), list(self.critic.parameters())
+        with th.no_grad():
+            th._foreach_lerp_(target, online, self.tau)
+        polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
+
+    def _after_update(self) -> None:
+        """What a method does on the host between two updates."""
 
     # ------------------------------------------------------------------------------------------------------------------
     # One update
@@ -692,12 +758,18 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Further scalars of a method to log, computed without gradient."""
         return {}
 
-    def _update(self, batch: Batch) -> None:
+    def _update(self, batch: Batch) -> dict[str, th.Tensor]:
+        """
+        One update: a function of the batch that changes parameters in place and never waits for the device.
+
+        :return: scalars to log
+        """
         ent_coef = self._current_ent_coef()
-        draw = self.policy.draw(batch.obs, self._noise(len(batch.not_terminated), self._rng))
+        draw = self.policy.draw(batch.obs, batch.noise.obs)
+        th._dynamo.graph_break()  # compiled, the sample must outlive the critic's backward pass
         rows = self._rows(batch, draw, ent_coef)
         loss = self.critic_loss(rows, batch.weights)
-        self._step_critic(loss)
+        self._descend(self.critic.optimizer, loss)
 
         statistics: dict[str, Any] = {"critic_loss": loss.detach()}
         if draw is not None:
@@ -706,24 +778,21 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             statistics["ent_coef"] = ent_coef
             statistics["ent_coef_loss"] = self._ent_coef_step(batch, draw, ent_coef)
         with th.no_grad():
-            statistics.update(self._row_statistics(rows, batch.weights))
+            statistics.update(self._row_statistics(rows, len(batch.not_terminated) - self._demo_batch_size()))
             statistics.update(self.extra_statistics(rows, batch.weights))
-        self._statistics.add(statistics)
-        self._last_batch = batch
+        return statistics
 
     def _rows(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> Rows:
         """Evaluate the critics on a batch and append the absorbing rows."""
         q, v = self.policy.q_and_value(batch.obs, batch.actions, draw, ent_coef)
-        if self.n_action_samples > 1 and draw is not None:
-            v = (v + self._extra_values(self.critic, batch.obs, ent_coef)) / self.n_action_samples
         with th.no_grad():
-            next_draw = self.policy.draw(batch.next_obs, self._noise(len(v), self._rng))
+            next_draw = self.policy.draw(batch.next_obs, batch.noise.next_obs)
             y_target = self._discounted_next_value(self.critic_target, batch, next_draw, ent_coef)
         is_paper = self.objective == "paper"
         y = self._discounted_next_value(self.critic, batch, next_draw, ent_coef) if is_paper else y_target
         initial_v = None
         if self.value_mode == "initial":
-            initial_v = self._value(self.critic, batch.initial_obs, ent_coef, self._rng)
+            initial_v = self._value(self.critic, batch.initial_obs, batch.noise.initial_obs, ent_coef)
         if self.terminal_value == "absorbing":
             # The absorbing state has one action and succeeds itself: Q = V = c, y = gamma c
             c, c_target = self._absorbing_value(self.critic), self._absorbing_value(self.critic_target).detach()
@@ -732,29 +801,20 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             y_absorbing = self.gamma * (v_absorbing if is_paper else v_absorbing_target)
             v = th.cat([v, v_absorbing.expand_as(v)])
             y = th.cat([y, y_absorbing.expand_as(y)])
-            y_target = th.cat([y_target, (self.gamma * v_absorbing_target).expand_as(y_target)])
+            y_target = th.cat([y_target, (self.gamma * v_absorbing_target).expand_as(y_target)]) if is_paper else y
         return Rows(q, v, y, y_target, initial_v)
 
     def _discounted_next_value(self, critic: Any, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         """``gamma V(s')``; after a termination V is the absorbing state's value or 0."""
-        next_v = self.policy.value(critic, batch.next_obs, draw, ent_coef)
-        if self.n_action_samples > 1 and draw is not None:
-            next_v = (next_v + self._extra_values(critic, batch.next_obs, ent_coef)) / self.n_action_samples
-        next_v = batch.not_terminated * next_v
+        next_v = batch.not_terminated * self.policy.value(critic, batch.next_obs, draw, ent_coef)
         if self.terminal_value == "absorbing":
             next_v = next_v + (1 - batch.not_terminated) * self._absorbing_value(critic).amin()
         return self.gamma * next_v
 
-    def _extra_values(self, critic: Any, obs: Any, ent_coef: th.Tensor | float) -> th.Tensor:
-        """Sum of the soft values of the samples after the first."""
-        values = [self._value(critic, obs, ent_coef, self._rng) for _ in range(self.n_action_samples - 1)]
-        return th.stack(values).sum(dim=0)
-
-    def _value(self, critic: Any, obs: Any, ent_coef: th.Tensor | float, rng: np.random.Generator) -> th.Tensor:
-        """Soft value of normalised observations by a fresh policy sample."""
-        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+    def _value(self, critic: Any, obs: Any, noise: th.Tensor | None, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Soft value of normalised observations."""
         with th.no_grad():
-            draw = self.policy.draw(obs, self._noise(n, rng))
+            draw = self.policy.draw(obs, noise)
         return self.policy.value(critic, obs, draw, ent_coef)
 
     def _absorbing_value(self, critic: Any) -> th.Tensor:
@@ -762,23 +822,19 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         return critic.bounded(critic.absorbing / (1 - self.gamma))
 
     def _actor_step(self, batch: Batch, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
-        q = self.critic.q_values(batch.obs, draw.actions).amin(dim=0)
+        q = self.critic.q_values(batch.obs, draw.actions[0]).amin(dim=0)
         rows = slice(0, len(q))  # the absorbing state has no decision to learn
-        loss = objectives.actor_loss(q, draw.log_prob, ent_coef, RowWeights(*(w[rows] for w in batch.weights)))
-        self._step_actor(loss)
+        loss = objectives.actor_loss(q, draw.log_prob[0], ent_coef, RowWeights(*(w[rows] for w in batch.weights)))
+        self._descend(self.actor.optimizer, loss)
         return loss.detach()
 
-    def _step_critic(self, loss: th.Tensor) -> None:
-        self.critic.optimizer.zero_grad()
-        loss.backward()
-        self.critic.optimizer.step()
-
-    def _step_actor(self, loss: th.Tensor) -> None:
-        """Step the actor alone: no gradient is computed for the critic that the loss passes through."""
-        parameters = self.actor.optimizer.param_groups[0]["params"]
+    @staticmethod
+    def _descend(optimizer: th.optim.Optimizer, loss: th.Tensor) -> None:
+        """Step an optimiser's own parameters; no gradient is computed for others that the loss passes through."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for parameter, gradient in zip(parameters, th.autograd.grad(loss, parameters, allow_unused=True)):
             parameter.grad = gradient
-        self.actor.optimizer.step()
+        optimizer.step()
 
     def _ent_coef_step(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         assert self.log_ent_coef is not None and self.ent_coef_optimizer is not None
@@ -787,30 +843,22 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 log_pi = th.log_softmax(self.critic(batch.obs).amin(dim=0) / ent_coef, dim=-1)
                 log_prob = (log_pi.exp() * log_pi).sum(dim=-1)
         else:
-            log_prob = draw.log_prob
+            log_prob = draw.log_prob[0]
         loss = objectives.ent_coef_loss(self.log_ent_coef, log_prob, self._target_entropy)
-        self.ent_coef_optimizer.zero_grad()
-        loss.backward()
-        self.ent_coef_optimizer.step()
+        self._descend(self.ent_coef_optimizer, loss)
         self._sync_temperature()
         return loss.detach()
 
     def _bc_warmup(self) -> None:
         """Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step."""
         self.policy.set_training_mode(True)
-        if self.actor is not None:
-            update_learning_rate(self.actor.optimizer, self.lr_schedule(1))
+        optimizer = (self.critic if self.actor is None else self.actor).optimizer
+        set_learning_rate(optimizer, self.lr_schedule(1))
         for _ in range(self.bc_warmup_steps):
-            batch = self._to_batch(self._require_demonstrations().rows(self._demo_batch_size(), self._rng), 0)
-            self._step_policy(-self.policy.log_prob(batch.obs, batch.actions).mean())
+            rows = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
+            obs, actions = self._obs_tensor(rows.obs), self._action_tensor(rows.actions)
+            self._descend(optimizer, -self.policy.log_prob(obs, actions).mean())
         self.critic_target.load_state_dict(self.critic.state_dict())
-
-    def _step_policy(self, loss: th.Tensor) -> None:
-        """Step what the policy is made of: the actor, or the critic whose softmax it is."""
-        if self.actor is not None:
-            self._step_actor(loss)
-        else:
-            self._step_critic(loss)
 
     # ------------------------------------------------------------------------------------------------------------------
     # Batches
@@ -820,33 +868,48 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         return self.batch_size if self.demo_batch_size is None else self.demo_batch_size
 
     def _sample_batch(self, batch_size: int) -> Batch:
-        replay = self.replay_buffer.rows(batch_size, self._rng)
-        expert = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
-        return self._to_batch(concatenate(replay, expert), batch_size)
+        """One batch, as an update sees it."""
+        return tree_map(itemgetter(0), self._sample_batches(1, batch_size))
 
-    def _to_batch(self, rows: RawRows, n_replay: int) -> Batch:
-        """Normalise rows with the current VecNormalize statistics and move them to the device."""
-        initial_obs = None
+    def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
+        """Several batches at once, stacked along a leading axis."""
+        replay = self.replay_buffer.rows((n_batches, batch_size), self._rng)
+        expert = self._require_demonstrations().rows((n_batches, self._demo_batch_size()), self._rng)
+        return self._to_batches(concatenate(replay, expert, self._storage_device(self.device)), batch_size)
+
+    def _to_batches(self, rows: RawRows, n_replay: int) -> Batch:
+        """Normalise rows with the current VecNormalize statistics, move them to the device, and add what else is drawn."""
+        n_batches, n_rows = rows.terminated.shape
+        initial_obs = initial_noise = None
         if self.value_mode == "initial" and n_replay > 0:
-            initial_obs = self._obs_tensor(self._initial_states(n_replay, self._rng))
-        actions = th.as_tensor(rows.actions, device=self.device)
-        is_discrete = isinstance(self.action_space, spaces.Discrete)
-        not_terminated = th.as_tensor((~rows.terminated).astype(np.float32), device=self.device)
+            initial_obs = self._obs_tensor(self._initial_states((n_batches, n_replay), self._rng))
+        noise = self._noise((n_batches, self.n_action_samples, n_rows))
+        next_noise = self._noise((n_batches, self.n_action_samples, n_rows))
+        if initial_obs is not None:
+            initial_noise = self._noise((n_batches, self.n_action_samples, n_replay))
         return Batch(
             obs=self._obs_tensor(rows.obs),
-            actions=actions.long().squeeze(-1) if is_discrete else actions.float(),
+            actions=self._action_tensor(rows.actions),
             next_obs=self._obs_tensor(rows.next_obs),
-            not_terminated=not_terminated,
+            not_terminated=(~rows.terminated).to(self.device, th.float32),
             weights=self._row_weights(rows, n_replay),
             initial_obs=initial_obs,
+            noise=Noise(noise, next_noise, initial_noise),
         )
 
-    def _obs_tensor(self, obs: Any) -> Any:
-        if self._vec_normalize_env is not None:
-            obs = self._vec_normalize_env.normalize_obs(obs)
+    def _action_tensor(self, actions: th.Tensor) -> th.Tensor:
+        """Stored actions as the networks take them."""
+        is_discrete = isinstance(self.action_space, spaces.Discrete)
+        return actions.to(self.device).long().squeeze(-1) if is_discrete else actions.to(self.device, th.float32)
 
-        def convert(array: np.ndarray) -> th.Tensor:
-            tensor = th.as_tensor(array, device=self.device)
+    def _obs_tensor(self, obs: Any) -> Any:
+        """Observations, raw and of any leading shape, as the networks take them."""
+        if self._vec_normalize_env is not None:
+            on_host = map_obs(lambda array: array.cpu().numpy() if isinstance(array, th.Tensor) else array, obs)
+            obs = self._vec_normalize_env.normalize_obs(on_host)
+
+        def convert(array: Any) -> th.Tensor:
+            tensor = as_tensor(array, self.device)
             return tensor.float() if tensor.dtype == th.float64 else tensor
 
         return map_obs(convert, obs)
@@ -856,65 +919,83 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         The expectations as weights: replay rows first, expert rows second, then one absorbing row for each of them,
         which counts where the row terminated (as its row does) and is never shown to the actor.
         """
-        n, n_expert = len(rows.terminated), len(rows.terminated) - n_replay
-        is_expert = np.arange(n) >= n_replay
-        everywhere = np.full(n, 1 / n)
-        expert = is_expert / max(n_expert, 1)
-        value, constraint, actor = everywhere, everywhere, everywhere
-        if self.objective == "paper" and n_replay > 0:
-            replay = ~is_expert / n_replay
-            # Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative
-            # weights matter, and gamma^t of a long episode is not representable.
-            step = rows.step[:n_replay]
-            occupancy = np.zeros(n)
-            occupancy[:n_replay] = self.gamma ** (step - step.min()).astype(np.float64)
-            value = (expert + occupancy / occupancy.sum()) / 2
-            constraint, actor = replay, replay
-        weights = np.stack([expert, value, constraint, actor])
+        terminated = rows.terminated.to(self.device).unsqueeze(-2)
+        weights = self._equal_weights(terminated.shape[-1], n_replay).expand(len(terminated), 4, -1)
+        is_paper = self.objective == "paper" and n_replay > 0
+        if is_paper:
+            weights = self._occupancy_weights(weights, rows.step.to(self.device), n_replay)
         if self.terminal_value == "absorbing":
-            weights = np.concatenate([weights, weights * rows.terminated], axis=1)
-            if self.objective == "paper" and n_replay > 0:
-                self._absorbing_occupancy(weights, np.tile(is_expert, 2))
-        return RowWeights(*th.as_tensor(weights.astype(np.float32), device=self.device))
+            weights = th.cat([weights, weights * terminated], dim=-1)
+            if is_paper:
+                weights = self._absorbing_occupancy(weights, n_replay)
+        return RowWeights(*weights.float().unbind(dim=-2))
 
-    def _absorbing_occupancy(self, weights: np.ndarray, is_expert: np.ndarray) -> None:
+    def _equal_weights(self, n: int, n_replay: int) -> th.Tensor:
+        """Rows of :class:`RowWeights` where every row of a kind counts the same, shape ``(4, n)``; made once."""
+        key = (n, n_replay)
+        if self._weights is None or self._weights[0] != key:
+            expert = th.zeros(n, dtype=th.float64, device=self.device)
+            expert[n_replay:] = 1 / max(n - n_replay, 1)
+            everywhere = th.full_like(expert, 1 / n)
+            self._weights = key, th.stack([expert, everywhere, everywhere, everywhere])
+        return self._weights[1]
+
+    def _occupancy_weights(self, weights: th.Tensor, step: th.Tensor, n_replay: int) -> th.Tensor:
+        """
+        Weights of the paper's objective: replay rows by gamma^t of their step t, constraints and actor on replay rows.
+
+        Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative weights
+        matter, and gamma^t of a long episode is not representable.
+        """
+        expert = weights[..., 0, :]
+        step = step[..., :n_replay].double()
+        occupancy = self.gamma ** (step - step.amin(dim=-1, keepdim=True))
+        occupancy = F.pad(occupancy / occupancy.sum(dim=-1, keepdim=True), (0, expert.shape[-1] - n_replay))
+        replay = (expert == 0).double() / n_replay
+        return th.stack([expert, (expert + occupancy) / 2, replay, replay], dim=-2)
+
+    def _absorbing_occupancy(self, weights: th.Tensor, n_replay: int) -> th.Tensor:
         """The absorbing state is occupied for ever: gamma + gamma^2 + ... times as much as the row that led to it."""
-        expert, value = weights[0], weights[1]
-        for occupancy in (expert, value):
-            occupancy[len(occupancy) // 2 :] *= self.gamma / (1 - self.gamma)
-        expert /= expert.sum()
-        for half in (is_expert, ~is_expert):
-            value[half] /= 2 * value[half].sum()
+        n = weights.shape[-1] // 2
+        scale = th.ones(2 * n, dtype=weights.dtype, device=weights.device)
+        scale[n:] = self.gamma / (1 - self.gamma)
+        is_expert = (th.arange(2 * n, device=weights.device) % n) >= n_replay
 
-    def _initial_states(self, n: int, rng: np.random.Generator) -> Any:
+        def normalised(weight: th.Tensor) -> th.Tensor:
+            return weight / weight.sum(dim=-1, keepdim=True)
+
+        expert, value, constraint, actor = weights.unbind(dim=-2)
+        value = (normalised(value * scale * is_expert) + normalised(value * scale * ~is_expert)) / 2
+        return th.stack([normalised(expert * scale), value, constraint, actor], dim=-2)
+
+    def _initial_states(self, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
         """Raw initial states: online ones as soon as there are any, else the demonstrations' starts."""
         if not self.offline and len(self.replay_buffer.initial_states) > 0:
-            return self.replay_buffer.initial_states.draw(n, rng)
-        return self._require_demonstrations().initial_states(n, rng)
+            return self.replay_buffer.initial_states.draw(shape, rng)
+        return self._require_demonstrations().initial_states(shape, rng)
 
-    def _noise(self, n: int, rng: np.random.Generator) -> th.Tensor | None:
-        """Standard normal noise for n policy samples; None where the policy is exact."""
+    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator | None = None) -> th.Tensor | None:
+        """Standard normal noise for policy samples of the given shape; None where the policy is exact."""
         if self.actor is None:
             return None
-        noise = rng.standard_normal((n, int(np.prod(self.action_space.shape))), dtype=np.float32)  # type: ignore[arg-type]
+        size = math.prod(self.action_space.shape)  # type: ignore[arg-type]
+        noise = (self._rng if rng is None else rng).standard_normal((*shape, size), dtype=np.float32)
         return th.as_tensor(noise, device=self.device)
 
     # ------------------------------------------------------------------------------------------------------------------
     # Logging and warnings
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _row_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
+    def _row_statistics(self, rows: Rows, n_replay: int) -> dict[str, th.Tensor]:
         n = len(rows.v) // 2 if self.terminal_value == "absorbing" else len(rows.v)
-        r, q = (rows.q - rows.y)[:, :n], rows.q[:, :n]
-        is_expert = weights.expert[:n] > 0
+        q = rows.q[:, :n]
+        r = q - rows.y[:n]
         statistics: dict[str, th.Tensor] = {}
-        for name, mask in (("expert", is_expert), ("replay", ~is_expert)):
-            share = mask.float() / mask.sum().clamp(min=1)
-            mean = (share * r).sum(dim=1, keepdim=True)
-            statistics[f"implicit_reward_{name}"] = mean.mean()
-            statistics[f"implicit_reward_{name}_std"] = (share * (r - mean).square()).sum(dim=1).sqrt().mean()
+        for name, part in (("expert", r[:, n_replay:]), ("replay", r[:, :n_replay])):
+            std, mean = th.std_mean(part, dim=1, correction=0)
+            statistics[f"implicit_reward_{name}"], statistics[f"implicit_reward_{name}_std"] = mean.mean(), std.mean()
         statistics["q_mean"], statistics["q_abs_mean"] = q.mean(), q.abs().mean()
-        statistics["q_min"], statistics["q_max"] = q.min(), q.max()
+        statistics["q_min"], statistics["q_max"] = q.aminmax()
         if self.terminal_value == "absorbing":
             statistics["absorbing_value"] = rows.v[-1]
         return statistics
@@ -970,8 +1051,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             log_likelihood = self.policy.log_prob(obs, batch.actions[is_expert]).mean()
             self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
-                initial = self._obs_tensor(self._initial_states(64, rng))
-                value = self._value(self.critic, initial, self._current_ent_coef(), rng).mean()
+                initial = self._obs_tensor(self._initial_states((64,), rng))
+                value = self._value(self.critic, initial, self._noise((1, 64), rng), self._current_ent_coef()).mean()
                 self.logger.record("train/initial_value", value.item())
 
     def _log_demonstrations(self) -> None:
@@ -1053,9 +1134,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 q = self.critic.q_values(obs_tensor, th.as_tensor(scaled, device=self.device))
                 draws = []
                 for _ in range(n_samples):
-                    noise = th.as_tensor(rng.standard_normal(scaled.shape, dtype=np.float32), device=self.device)
-                    draw = self.policy.draw(next_tensor, noise)
-                    draws.append(self.policy.value(self.critic, next_tensor, draw, ent_coef))
+                    draws.append(self._value(self.critic, next_tensor, self._noise((1, len(scaled)), rng), ent_coef))
                 next_v = th.stack(draws).mean(dim=0)
             next_v = not_terminated * next_v
             if self.terminal_value == "absorbing":
@@ -1083,9 +1162,19 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             model._load_demonstrations()
         return model
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model; see SB3's ``save``. How updates were accelerated leaves no trace."""
+        with plain_optimizers(self._optimizers()):
+            super().save(*args, **kwargs)
+
+    def set_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """Load parameters; see SB3's ``set_parameters``."""
+        super().set_parameters(*args, **kwargs)
+        self._step = None  # optimisers have new state tensors, which a captured update does not know
+
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
-        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target"]
+        excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_weights"]
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
+from sb3_dualqdm.acceleration import tree_map
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
 
 LOSSES = ("nll", "mse")
@@ -75,27 +77,27 @@ class BC(ImitationAlgorithm):
         self._best_validation_loss, self._evaluations_since_best = np.inf, 0
         return super()._setup_learn(*args, **kwargs)
 
-    def _sample_batch(self, batch_size: int) -> Batch:
-        rows = self._require_demonstrations().take(self._kept[self._rng.integers(len(self._kept), size=batch_size)])
-        return self._to_batch(rows, 0)
+    def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
+        at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, batch_size))]
+        return self._to_batches(self._require_demonstrations().stored.take(at), 0)
 
     def _bc_loss(self, batch: Batch) -> th.Tensor:
         if self.loss == "nll":
             return -self.policy.log_prob(batch.obs, batch.actions).mean()
         return F.mse_loss(th.tanh(self.actor.get_action_dist_params(batch.obs)[0]), batch.actions)
 
-    def _update(self, batch: Batch) -> None:
+    def _update(self, batch: Batch) -> dict[str, th.Tensor]:
         loss = self._bc_loss(batch)
-        self._step_policy(loss)
-        self._statistics.add({"bc_loss": loss.detach()})
-        self._last_batch = batch
-        if (self._n_updates + 1) % self.validation_interval == 0 and len(self._held_out) > 0:
-            self._evaluate_held_out()
+        self._descend((self.critic if self.actor is None else self.actor).optimizer, loss)
+        return {"bc_loss": loss.detach()}
 
-    def _evaluate_held_out(self) -> None:
+    def _after_update(self) -> None:
+        if self._n_updates % self.validation_interval > 0 or len(self._held_out) == 0:
+            return
         self.policy.set_training_mode(False)
         with th.no_grad():
-            loss = self._bc_loss(self._to_batch(self._require_demonstrations().take(self._held_out), 0)).item()
+            rows = self._require_demonstrations().stored.take(self._held_out[np.newaxis])
+            loss = self._bc_loss(tree_map(itemgetter(0), self._to_batches(rows, 0))).item()
         self.policy.set_training_mode(True)
         self.logger.record("train/validation_loss", loss)
         improved = loss < self._best_validation_loss

@@ -57,11 +57,8 @@ class DualQDM(ImitationAlgorithm):
     def extra_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
         r = rows.q - rows.y_target
         low, high = self._bounds
-        rows_used = weights.constraint / weights.constraint.sum()
-        return {
-            "below_bounds": (rows_used * (r < low)).sum(dim=1).mean(),
-            "above_bounds": (rows_used * (r > high)).sum(dim=1).mean(),
-        }
+        share = weights.constraint / weights.constraint.sum()
+        return {"below_bounds": ((r < low) * share).sum() / len(r), "above_bounds": ((r > high) * share).sum() / len(r)}
 
     def _largest_reward(self) -> float:
         # a soft constraint of weight beta is exceeded by up to 1 / beta
