@@ -31,7 +31,6 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
 MODELS = Path(__file__).resolve().parents[2] / "runs" / "experts"
@@ -258,6 +257,8 @@ def load_model(env_id: str, folder: Path, name: str = "best"):
 
 def new_model(env_id: str):
     """The untrained expert of a task."""
+    from stable_baselines3.common.utils import LinearSchedule  # since 2.7; the rest runs with older versions
+
     expert = EXPERTS[env_id]
     options = {
         key: LinearSchedule(float(value[4:]), 0.0, 1.0) if isinstance(value, str) and value.startswith("lin_") else value
