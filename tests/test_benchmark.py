@@ -15,7 +15,7 @@ pytest.importorskip("rl_zoo3")
 from rl_zoo3.utils import StoreDict
 
 from sb3_dualqdm.benchmark import __main__ as cli
-from sb3_dualqdm.benchmark import analysis, recording, runs
+from sb3_dualqdm.benchmark import analysis, figures, recording, runs
 from sb3_dualqdm.benchmark.suites import MUJOCO, Run, expand, label, suites
 from sb3_dualqdm.demonstrations import builtin
 from sb3_dualqdm.zoo import ALGOS
@@ -299,6 +299,36 @@ def test_what_is_not_finished_is_missing():
     text = analysis.report(records, wanted, {"no reason": [wanted[5].name]})
     assert text.startswith("3 of 6 runs are finished") and "| IQ-Learn | missing |" in text
     assert f"not possible here (no reason): 1 runs, the first is {wanted[5].name}" in text
+
+
+def test_a_sensitivity_figure_has_a_panel_for_each_parameter(tmp_path, monkeypatch):
+    titles = []
+    finish = figures._finish
+    monkeypatch.setattr(figures, "_finish", lambda *args: titles.extend(axis.get_title() for axis in args[1]) or finish(*args))
+    records = [record(run) for run in expand("paper-sensitivity", tasks=["HalfCheetah-v4"])]
+    path = figures.learning_curves(analysis.evaluations(records), tmp_path / "figure.png")
+    assert titles == ["HalfCheetah-v4, beta", "HalfCheetah-v4, bound"] and path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_last_returns_by_number_of_trajectories(tmp_path, monkeypatch):
+    lines = []
+
+    def noted(axis, x, middle, low, high, **style):
+        lines.append((style["label"], list(x), list(middle), list(low)))
+
+    monkeypatch.setattr(figures, "_band", noted)
+    made = [
+        record(
+            dataclasses.replace(RUN, variant=f"{n} trajectories", seed=seed, params={"n_demonstrations": n}), [10.0 * n + seed]
+        )
+        for n in (5, 1, 10)
+        for seed in (0, 2)
+    ]
+    figures.final_returns(analysis.evaluations(made), tmp_path / "figure.png")
+    spread = np.std([0, 2], ddof=1)
+    assert lines == [
+        ("Dual Q-DM", [1, 5, 10], [11.0, 51.0, 101.0], pytest.approx([value - spread for value in (11, 51, 101)]))
+    ]
 
 
 def test_markdown():

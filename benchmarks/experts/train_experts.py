@@ -154,8 +154,8 @@ EXPERTS = {
         eval_every=20_000,
         hyperparameters={"n_delta": 1, "n_top": 1, "learning_rate": 0.02, "delta_std": 0.01, "alive_bonus_offset": 0.0},
     ),
-    "LunarLander-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=250, **LUNAR_LANDER),
-    "LunarLanderContinuous-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=250, **LUNAR_LANDER),
+    "LunarLander-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=200, **LUNAR_LANDER),
+    "LunarLanderContinuous-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=200, **LUNAR_LANDER),
 }
 
 
