@@ -339,6 +339,7 @@ def test_markdown():
 # --- from the command line ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(1200)
 def test_smoke_suite(tmp_path, capsys):
     """Runs, goes on where it stopped, aggregates, plots."""
     folder = ["--folder", str(tmp_path / "smoke")]
