@@ -47,7 +47,6 @@ def locally(
             for future in done:
                 run = pending.pop(future)
                 error = future.exception()
-                records[run.name].unlink(missing_ok=True)
                 report(run, run.steps)
                 if error is not None and not isinstance(error, Exception):
                     raise error

@@ -28,13 +28,11 @@ def demonstrations_for(run: dict[str, Any]) -> Any:
     :param run: the run, as JSON has it.
     """
     import gymnasium as gym
-    import yaml
 
     from sb3_dualqdm import load_demonstrations
-    from sb3_dualqdm.zoo import hyperparams_path
+    from sb3_dualqdm.benchmark.suites import entry
 
-    entries = yaml.safe_load(hyperparams_path("dual_qdm").read_text())
-    settings = {**entries.get(run["task"], entries["default"]), **run["params"]}
+    settings = {**entry("dual_qdm", run["task"]), **run["params"]}
     return load_demonstrations(
         settings["demonstrations"],
         n_demonstrations=settings.get("n_demonstrations"),
