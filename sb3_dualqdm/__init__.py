@@ -17,6 +17,8 @@ _MODULE_OF = {
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
     "to_sac": "transfer",
+    "expert_return": "demonstrations",
+    "normalized_score": "demonstrations",
 }
 
 __all__ = [
@@ -26,13 +28,21 @@ __all__ = [
     "IQLearn",
     "RegIQLearn",
     "collect_demonstrations",
+    "expert_return",
     "load_demonstrations",
+    "normalized_score",
     "to_sac",
 ]
 
 if TYPE_CHECKING:
     from sb3_dualqdm.algorithms import BC, DualQDM, IQLearn, RegIQLearn
-    from sb3_dualqdm.demonstrations import Demonstrations, collect_demonstrations, load_demonstrations
+    from sb3_dualqdm.demonstrations import (
+        Demonstrations,
+        collect_demonstrations,
+        expert_return,
+        load_demonstrations,
+        normalized_score,
+    )
     from sb3_dualqdm.transfer import to_sac
 
 

@@ -17,6 +17,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_dualqdm.demonstrations import Demonstrations
+from sb3_dualqdm.demonstrations.successors import Successors, blocks
 from sb3_dualqdm.demonstrations.types import map_obs
 
 Obs = Any  # array or tensor, or a dict of them
@@ -62,6 +63,26 @@ def as_tensor(array: np.ndarray, device: th.device | str) -> th.Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return th.as_tensor(array, device=device)
+
+
+class _ChainedRows:
+    """Successors that repeat the observations, and so are these and the final ones; indexed as the tensor it stands for."""
+
+    def __init__(self, obs: th.Tensor, successors: Successors, device: th.device | str):
+        self.obs, self.shape = obs, obs.shape
+        self.final = as_tensor(successors.final, device)
+        self.last = as_tensor(successors.last, device)
+
+    def index_select(self, dim: int, index: th.Tensor) -> th.Tensor:
+        """The rows at the given indices, in time that does not depend on the number of rows."""
+        episode = th.searchsorted(self.last, index)
+        ending = (self.last[episode] == index).view(-1, *(1 for _ in self.shape[1:]))
+        following = self.obs.index_select(dim, (index + 1).clamp(max=len(self.obs) - 1))
+        return th.where(ending, self.final.index_select(dim, episode), following)
+
+
+def _following(next_obs: Any, obs: th.Tensor, device: th.device | str) -> Any:
+    return _ChainedRows(obs, next_obs, device) if isinstance(next_obs, Successors) else as_tensor(next_obs, device)
 
 
 def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
@@ -276,18 +297,23 @@ class DemonstrationBuffer:
     ):
         self.demonstrations = demonstrations
         if isinstance(policy.action_space, spaces.Box):
-            scaled = policy.scale_action(demonstrations.actions).astype(np.float32)
-            actions = scaled.reshape(len(demonstrations), -1)
+            actions = np.empty((len(demonstrations), *policy.action_space.shape), dtype=np.float32)
+            for rows in blocks(actions):  # no second and third array of a large set
+                actions[rows] = policy.scale_action(demonstrations.actions[rows])
+            actions = actions.reshape(len(demonstrations), -1)
         else:
             actions = demonstrations.actions.reshape(-1, 1)
-        rows = (
-            _as_stored(demonstrations.obs, observation_space),
-            actions,
-            _as_stored(demonstrations.next_obs, observation_space),
-            demonstrations.terminated,
-            demonstrations.step,
+        obs = map_obs(lambda array: as_tensor(array, device), _as_stored(demonstrations.obs, observation_space))
+        next_obs = _as_stored(demonstrations.next_obs, observation_space)
+        self.stored = RawRows(
+            obs=obs,
+            actions=as_tensor(actions, device),
+            next_obs={key: _following(array, obs[key], device) for key, array in next_obs.items()}
+            if isinstance(next_obs, dict)
+            else _following(next_obs, obs, device),
+            terminated=as_tensor(demonstrations.terminated, device),
+            step=as_tensor(demonstrations.step, device),
         )
-        self.stored = RawRows(*(map_obs(lambda array: as_tensor(array, device), field) for field in rows))
         self._starts = np.flatnonzero(demonstrations.step == 0)
         self._cumulative = self._sampling_weights(row_discount)
 
@@ -297,6 +323,8 @@ class DemonstrationBuffer:
     def _sampling_weights(self, row_discount: float) -> np.ndarray | None:
         """Cumulative row probabilities, or None where every row is as likely."""
         demos = self.demonstrations
+        if demos.subsampling == 1 and row_discount == 1:
+            return None
         # A terminal row that subsampling kept off its grid stands for itself alone, not for `subsampling` rows
         weights = np.where(demos.step % demos.subsampling == 0, 1.0, 1.0 / demos.subsampling)
         weights *= row_discount ** demos.step.astype(np.float64)

@@ -34,3 +34,9 @@ def ends(lengths: list[int], which: list[bool]) -> np.ndarray:
     flags = np.zeros(sum(lengths), dtype=bool)
     flags[np.cumsum(lengths) - 1] = which
     return flags
+
+
+def last_flags(demos: Any) -> list[tuple[bool, bool]]:
+    """(terminated, truncated) of each episode's last row."""
+    last = np.append(np.flatnonzero(np.diff(demos.episode)), len(demos) - 1)
+    return list(zip(demos.terminated[last].tolist(), demos.truncated[last].tolist()))

@@ -10,18 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_episodes import ends, flat, trajectory
+from small_episodes import ends, flat, last_flags, trajectory
 
-from sb3_dualqdm import Demonstrations, load_demonstrations
+from sb3_dualqdm import load_demonstrations
 from sb3_dualqdm.demonstrations.files import file_sha256
 
 pytestmark = pytest.mark.both
-
-
-def last_flags(demos: Demonstrations) -> list[tuple[bool, bool]]:
-    """(terminated, truncated) of each episode's last row."""
-    last = np.append(np.flatnonzero(np.diff(demos.episode)), len(demos) - 1)
-    return list(zip(demos.terminated[last].tolist(), demos.truncated[last].tolist()))
 
 
 class Unpickled(Exception):
@@ -143,7 +137,7 @@ def test_drop_last_leaves_complete_episodes_alone():
     ("change", "message"),
     [
         ({"obs": np.zeros((7, 2))}, r"episode 0 of .* has 7 obs and 3 acts"),
-        ({"acts": np.zeros((0, 1))}, "trajectory 0 has no action, but at least 1 step is needed"),
+        ({"acts": np.zeros((0, 1))}, "episode 0 of .* has no action, but at least 1 step is needed"),
         ({"acts": np.array(["a", "b", "c"])}, "acts of trajectory 0 is not an array of numbers"),
         ({"obs": [[1.0], [1.0, 2.0], [1.0], [2.0]]}, "obs of trajectory 0 is not an array of numbers"),
         ({"rews": np.zeros(2)}, r"acts of the shape \(3, 1\) and rews of \(2,\)"),
@@ -325,7 +319,7 @@ def test_object_arrays_are_refused_not_executed(tmp_path, key):
 
 def test_pickles_are_refused_not_executed(tmp_path):
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Payload()))
-    with pytest.raises(ValueError, match=r"is not an .npz file.*pickles can execute code"):
+    with pytest.raises(ValueError, match=r"evil.pkl is a pickle that .* asks for test_demonstrations_readers._boom"):
         load_demonstrations(tmp_path / "evil.pkl")
 
 
@@ -380,7 +374,7 @@ def test_dict_observations_in_npz(tmp_path):
 
 def test_missing_file_names_the_choices(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"no demonstration file or folder 'nowhere.npz': pass an .npz .*builtin:CartPole-v1"
+        FileNotFoundError, match=r"no demonstration file or folder 'nowhere.npz': pass an .npz, .*builtin:CartPole-v1"
     ):
         load_demonstrations("nowhere.npz")
 
@@ -456,7 +450,7 @@ def test_imitation_folder_with_images_and_discrete_actions(tmp_path):
 def test_wrong_folders(tmp_path):
     pytest.importorskip("pyarrow")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"has no state.json that lists its data files"):
+    with pytest.raises(ValueError, match=r"empty has no state.json \(imitation\), metadata.json \(Minari\) or meta/info.json"):
         load_demonstrations(tmp_path / "empty")
     folder = write_folder(tmp_path / "demos", [trajectory(0, 3), trajectory(1, 3)])
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../secret.arrow"}]}))
@@ -465,7 +459,7 @@ def test_wrong_folders(tmp_path):
         load_demonstrations(folder)
     broken = write_folder(tmp_path / "broken", [trajectory(0, 3)])
     (broken / "data-00000-of-00001.arrow").write_bytes(b"\x00" * 100 + b"not arrow")
-    with pytest.raises(ValueError, match="is not an Arrow stream"):
+    with pytest.raises(ValueError, match=r"data-00000-of-00001.arrow cannot be read"):
         load_demonstrations(broken)
     uneven = trajectory(0, 3)
     uneven.obs = np.array([[1.0], [2.0, 3.0], [4.0], [5.0]], dtype=object)

@@ -64,7 +64,8 @@ def test_discrete_actions_are_int64(acts):
         (np.array([-1, 0, 1]), "out of range"),
         (np.array([0.0, 0.5, 1.0]), r"1 values that are not integers \(such as 0.5\)"),
         (np.array([0.0, np.nan, 1.0]), "not integers"),
-        (np.eye(3), r"shape \(3,\) per step but the space is Discrete\(3\): pass integers"),
+        (np.eye(3) / 2, r"shape \(3,\) per step but the space is Discrete\(3\): pass integers, or one-hot rows"),
+        (np.ones((3, 3)), "pass integers, or one-hot rows"),
     ],
 )
 def test_wrong_discrete_actions(acts, message):
@@ -206,7 +207,8 @@ def test_three_dimensional_floats_are_not_images():
 def test_matching_data_is_not_copied():
     demos = load_demonstrations(trajectory(0, 3))
     again = demos.validate(OBS2, ACT1)
-    assert np.shares_memory(again.obs, demos.obs) and np.shares_memory(again.next_obs, demos.next_obs)
+    assert np.shares_memory(again.obs, demos.obs) and np.shares_memory(again.next_obs.final, demos.next_obs.final)
+    assert np.shares_memory(again.next_obs.obs, demos.obs) and np.shares_memory(again.actions, demos.actions)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
-from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, assemble, map_obs
+from sb3_dualqdm.demonstrations.files import optional
+from sb3_dualqdm.demonstrations.readers.arrays import Episode, join
+from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -23,6 +26,7 @@ def collect_demonstrations(
     *,
     deterministic: bool = True,
     seed: int | None = None,
+    progress_bar: bool = False,
 ) -> Demonstrations:
     """
     Roll out whole episodes of a policy and keep them raw, with terminal observations and both end flags.
@@ -35,27 +39,40 @@ def collect_demonstrations(
     :param n_episodes: number of episodes, at least 1; with a VecEnv, shared out evenly so that short ones are not favoured.
     :param deterministic: passed to ``predict``, default True.
     :param seed: episode i starts from ``env.reset(seed=seed + i)``; a VecEnv is seeded once. Default None. It does not seed
-        a stochastic policy.
+        a stochastic policy. The set keeps the seeds of ``env.reset``.
+    :param progress_bar: show the number of finished episodes with tqdm, default False.
     :return: the demonstrations; actions are clipped to the box, as the environment got them.
     :raises ValueError: if the arguments do not fit or the policy returns unusable actions.
+    :raises ImportError: if a progress bar is asked for and tqdm is not installed.
     """
     if isinstance(n_episodes, bool) or int(n_episodes) != n_episodes or n_episodes < 1:
         raise ValueError(f"n_episodes is {n_episodes!r} but at least 1 episode is needed: pass a positive integer.")
     n_episodes = int(n_episodes)
     policy = _Policy(policy_or_callable, deterministic)
     name = f"{n_episodes} {'episode' if n_episodes == 1 else 'episodes'} of {policy.name}"
-    if isinstance(env, str):
-        made = gym.make(env)
-        try:
-            episodes = _from_env(policy, made, n_episodes, seed)
-        finally:
-            made.close()
-        return _pack(episodes, made.observation_space, made.action_space, f"{name} in {env}")
-    if isinstance(env, gym.Env):
-        episodes = _from_env(policy, env, n_episodes, seed)
-    else:
-        episodes = _from_vec_env(policy, env, n_episodes, seed)
-    return _pack(episodes, env.observation_space, env.action_space, name)
+    with _progress(n_episodes, progress_bar) as finished:
+        if isinstance(env, str):
+            made = gym.make(env)
+            try:
+                episodes = _from_env(policy, made, n_episodes, seed, finished)
+            finally:
+                made.close()
+            return _pack(episodes, made.observation_space, made.action_space, f"{name} in {env}")
+        if isinstance(env, gym.Env):
+            episodes = _from_env(policy, env, n_episodes, seed, finished)
+        else:
+            episodes = _from_vec_env(policy, env, n_episodes, seed, finished)
+        return _pack(episodes, env.observation_space, env.action_space, name)
+
+
+@contextmanager
+def _progress(n_episodes: int, shown: bool) -> Iterator[Callable[[], Any]]:
+    """A function to call after each episode."""
+    if not shown:
+        yield lambda: None
+        return
+    with optional("tqdm", "demos", "a progress bar").tqdm(total=n_episodes, unit="episode") as bar:
+        yield bar.update
 
 
 class _Policy:
@@ -87,11 +104,11 @@ class _Policy:
 
 class _Episode:
     def __init__(self) -> None:
-        self.obs: list[Any] = []
-        self.next_obs: list[Any] = []
+        self.obs: list[Any] = []  # the final one too
         self.acts: list[Any] = []
         self.rews: list[float] = []
         self.terminated = self.truncated = False
+        self.seed = -1
 
 
 def _copy(obs: Any) -> Any:
@@ -116,22 +133,26 @@ def _in_box(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> np.nd
     return whole
 
 
-def _from_env(policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None) -> list[_Episode]:
+def _from_env(
+    policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None, finished: Callable[[], Any]
+) -> list[_Episode]:
     episodes = []
     for i in range(n_episodes):
         obs, _ = env.reset(seed=None if seed is None else int(seed) + i)
         episode = _Episode()
+        episode.seed = -1 if seed is None else int(seed) + i
         start = np.ones(1, dtype=bool)
         while not (episode.terminated or episode.truncated):
             episode.obs.append(_copy(obs))  # before a policy that works in place
             action = _in_box(policy.act(obs, start), env.action_space)
             obs, reward, terminated, truncated, _ = env.step(int(action) if action.ndim == 0 else action)
-            episode.next_obs.append(_copy(obs))
             episode.acts.append(action)
             episode.rews.append(float(reward))
             episode.terminated, episode.truncated = bool(terminated), bool(truncated)
             start = np.zeros(1, dtype=bool)
+        episode.obs.append(_copy(obs))
         episodes.append(episode)
+        finished()
     return episodes
 
 
@@ -150,7 +171,9 @@ def _raw_env(env: VecEnv) -> tuple[VecEnv, VecNormalize | None]:
     return inner, normalizer
 
 
-def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | None) -> list[_Episode]:
+def _from_vec_env(
+    policy: _Policy, env: VecEnv, n_episodes: int, seed: int | None, count: Callable[[], Any]
+) -> list[_Episode]:
     from stable_baselines3.common.vec_env import VecEnv
 
     if not isinstance(env, VecEnv):
@@ -174,16 +197,16 @@ def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | Non
         obs, rewards, dones, infos = inner.step(actions)
         for i in range(n_envs):
             episode = running[i]
-            following = infos[i]["terminal_observation"] if dones[i] else map_obs(itemgetter(i), obs)
             episode.obs.append(map_obs(itemgetter(i), before))
-            episode.next_obs.append(_copy(following))
             episode.acts.append(actions[i])
             episode.rews.append(float(rewards[i]))
             if dones[i]:
+                episode.obs.append(_copy(infos[i]["terminal_observation"]))
                 episode.truncated = bool(infos[i].get("TimeLimit.truncated", False))
                 episode.terminated = not episode.truncated
                 if len(finished[i]) < wanted[i]:
                     finished[i].append(episode)
+                    count()
                 running[i] = _Episode()
         starts = np.array(dones)
     return [episode for episodes in finished for episode in episodes]
@@ -196,13 +219,16 @@ def _stack(rows: list[Any]) -> Obs:
 
 
 def _pack(episodes: list[_Episode], observation_space: gym.Space, action_space: gym.Space, source: str) -> Demonstrations:
-    return assemble(
-        _stack([row for episode in episodes for row in episode.obs]),
-        _stack([row for episode in episodes for row in episode.next_obs]),
-        np.stack([row for episode in episodes for row in episode.acts]),
-        np.array([reward for episode in episodes for reward in episode.rews]),
-        np.array([len(episode.acts) for episode in episodes]),
-        np.array([episode.terminated for episode in episodes]),
-        truncated=np.array([episode.truncated for episode in episodes]),
-        source=source,
-    ).validate(observation_space, action_space)
+    parts = (
+        Episode(
+            obs=_stack(episode.obs),
+            acts=np.stack(episode.acts),
+            rews=np.array(episode.rews),
+            terminated=episode.terminated,
+            truncated=episode.truncated,
+            single_flag=False,
+            seed=episode.seed,
+        )
+        for episode in episodes
+    )
+    return join(parts, None, False, source=source).validate(observation_space, action_space)

@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.types import FORMAT_KEY, FORMAT_VERSION, Demonstrations, Obs
+from sb3_dualqdm.demonstrations.successors import Successors
+from sb3_dualqdm.demonstrations.types import FORMAT_KEY, FORMAT_VERSION, Demonstrations, last_rows, obs_arrays
 
 MAX_MEMBER_BYTES = 64 * 2**30
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# What is stored may unpack to 64 MiB, and beyond that to 200 times its size: real recordings stay far below.
+FREE_BYTES = 64 * 2**20
+MAX_RATIO = 200
+
+
+def check_size(name: str, size: int, stored: int, most: int = MAX_MEMBER_BYTES) -> None:
+    """
+    Refuse an array before memory is taken for it if what a file stores cannot be that large.
+
+    :param name: what it is, for the error.
+    :param size: bytes it declares.
+    :param stored: bytes stored for it.
+    :param most: a further limit, default that of a single array.
+    :raises ValueError: if the declared size is impossible or out of proportion.
+    """
+    limit = min(MAX_MEMBER_BYTES, most, FREE_BYTES + MAX_RATIO * stored)
+    if size > limit:
+        raise RefusedError(
+            f"{name} declares {size} bytes, but at most {limit} can be right for this file: write the file again, without "
+            "compression if it is so repetitive, or split it."
+        )
+
+
+def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """
+    Header of an ``.npy`` file.
+
+    :param file: the open file; afterwards, it is where the data begin.
+    :return: shape and type.
+    """
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read[np.lib.format.read_magic(file)](file)
+    return shape, dtype
+
+
+class RefusedError(ValueError):
+    """A file, or a part of it, that must not be read; its text is one sentence."""
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """
+    Whatever a library raises for a damaged file, in one sentence.
+
+    :param name: what is read, the beginning of the sentence.
+    :raises ValueError: for any error inside, apart from ours.
+    """
+    try:
+        yield
+    except RefusedError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise RefusedError(f"{name} cannot be read ({text[:200]}): write the file again.") from None
 
 
 class Npz(Mapping):
@@ -27,40 +83,27 @@ class Npz(Mapping):
     :raises ValueError: if it is not a zip archive; on reading a member, if it holds objects or declares an impossible size.
     """
 
+    reads_anew = True  # every array belongs to who asked for it
+
     def __init__(self, path: Path):
         self.path = path
-        if not zipfile.is_zipfile(path):
-            raise ValueError(
-                f"{path} is not an .npz file, the only single-file format read here (pickles can execute code): "
-                "save it with numpy.savez or Demonstrations.save."
-            )
-        with zipfile.ZipFile(path) as archive:
+        with reading(str(path)), zipfile.ZipFile(path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
     def __getitem__(self, key: str) -> np.ndarray:
-        info = self._members[key]
-        with zipfile.ZipFile(self.path) as archive, archive.open(info) as member:
-            try:
-                shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
-                self._check_size(key, math.prod(shape) * dtype.itemsize, info.file_size, dtype.hasobject)
-                member.seek(0)
-                return np.lib.format.read_array(member, allow_pickle=False)
-            except _RefusedError as error:
-                raise ValueError(*error.args) from None
-            except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
-                raise ValueError(f"the array {key!r} of {self.path} cannot be read ({error}): write the file again.") from None
+        info, name = self._members[key], f"the array {key!r} of {self.path}"
+        shape, dtype = self._read(info, name, read_header)
+        if dtype.hasobject:
+            raise ValueError(
+                f"{name} holds pickled objects, which are never loaded because they can execute code: store plain numeric "
+                "arrays."
+            )
+        check_size(name, math.prod(shape) * dtype.itemsize, info.compress_size, info.file_size)
+        return self._read(info, name, lambda file: np.lib.format.read_array(file, allow_pickle=False))
 
-    def _check_size(self, key: str, size: int, stored: int, has_objects: bool) -> None:
-        if has_objects:
-            raise _RefusedError(
-                f"the array {key!r} of {self.path} holds pickled objects, which are never loaded because they can execute "
-                "code: store plain numeric arrays."
-            )
-        if size > min(MAX_MEMBER_BYTES, stored):
-            raise _RefusedError(
-                f"the array {key!r} of {self.path} declares {size} bytes, but at most {min(MAX_MEMBER_BYTES, stored)} can be "
-                "right for this file: write the file again, or split it."
-            )
+    def _read(self, info: zipfile.ZipInfo, name: str, function: Callable[[Any], Any]) -> Any:
+        with reading(name), zipfile.ZipFile(self.path) as archive, archive.open(info) as member:
+            return function(member)
 
     def __contains__(self, key: object) -> bool:  # Mapping's own would read the member
         return key in self._members
@@ -70,10 +113,6 @@ class Npz(Mapping):
 
     def __len__(self) -> int:
         return len(self._members)
-
-
-class _RefusedError(Exception):
-    """A member that must not be read."""
 
 
 def find_obs(arrays: Mapping[str, Any], *names: str) -> Any:
@@ -115,35 +154,64 @@ def from_own(arrays: Npz, spec: str) -> Demonstrations:
     :raises ValueError: if it is incomplete or of another version.
     """
     version = int(arrays[FORMAT_KEY])
-    if version != FORMAT_VERSION:
+    if version not in (1, FORMAT_VERSION):
         raise ValueError(f"{spec!r} has the format version {version} but {FORMAT_VERSION} is read here: update sb3-dualqdm.")
     needed = ("actions", "terminated", "truncated", "episode", "step", "episode_lengths", "episode_indices", "reinterpreted")
-    obs: Obs | None = find_obs(arrays, "obs")
-    next_obs: Obs | None = find_obs(arrays, "next_obs")
+    obs, following, final = (find_obs(arrays, name) for name in ("obs", "next_obs", "final_obs"))
     missing = [key for key in ("source", "subsampling", *needed) if key not in arrays]
-    if obs is None or next_obs is None or missing:
+    parts = [obs_arrays(part) for part in (following, final) if part is not None]
+    if obs is None or missing or sorted(key for part in parts for key in part) != sorted(obs_arrays(obs)):
         raise ValueError(f"{spec!r} is incomplete (keys {sorted(arrays)}): write it again with Demonstrations.save.")
+    fields: dict[str, Any] = {key: arrays[key] for key in needed}
+    if fields["episode"].ndim != 1 or not len(fields["episode"]):
+        raise ValueError(f"{spec!r} has no episode index of shape (T,): write it again with Demonstrations.save.")
+    fields |= {key: arrays[key] if key in arrays else None for key in ("rewards", "episode_returns", "seeds")}
+    last, next_obs = last_rows(fields["episode"]), {}
+    for key, array in obs_arrays(obs).items():
+        stored = next(part[key] for part in parts if key in part)
+        chained = final is not None and key in obs_arrays(final)
+        next_obs[key] = Successors(array, stored, last) if chained else stored
     return Demonstrations(
         obs=obs,
-        next_obs=next_obs,
-        **{key: arrays[key] for key in needed},
-        rewards=arrays["rewards"] if "rewards" in arrays else None,
-        episode_returns=arrays["episode_returns"] if "episode_returns" in arrays else None,
+        next_obs=next_obs if isinstance(obs, dict) else next_obs[""],
+        **fields,
         source=str(arrays["source"]),
         subsampling=int(arrays["subsampling"]),
+        notes=tuple(arrays["notes"].tolist()) if "notes" in arrays else (),
         spec=spec,
         sha256=file_sha256(arrays.path),
     )
 
 
+def optional(module: str, extra: str, what: str) -> Any:
+    """
+    Import a package that only some formats need.
+
+    :param module: its name.
+    :param extra: the extra of this package that installs it.
+    :param what: what needs it, the beginning of a sentence.
+    :return: the module.
+    :raises ImportError: with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
+            f'pip install "sb3-dualqdm[{extra}]".'
+        ) from None
+
+
 def data_files(folder: Path) -> list[Path]:
     """
-    Data files of a folder written by imitation, in the order of its ``state.json``.
+    Data files of a folder: those that imitation's ``state.json`` lists, in its order, else every file in it, sorted.
 
     :param folder: the folder.
     :return: their paths.
-    :raises ValueError: if it is not such a folder.
+    :raises ValueError: if ``state.json`` does not list files of the folder.
     """
+    if not (folder / "state.json").is_file():
+        return sorted(file for file in folder.rglob("*") if file.is_file())
     try:
         names = [entry["filename"] for entry in json.loads((folder / "state.json").read_text())["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -153,91 +221,27 @@ def data_files(folder: Path) -> list[Path]:
     if not files or len(files) < len(names) or not all(file.is_file() for file in files):
         raise ValueError(
             f"the folder {folder} has no state.json that lists its data files, as imitation's serialize.save writes it: "
-            "pass such a folder, or an .npz file."
+            "write the folder again."
         )
     return files
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """
-    Hash a file's content, or for a folder its data files' names and contents in order.
+    Hash a file's content, or for a folder the names and contents of its data files in order.
 
-    :param path: a file, or a folder written by imitation.
+    :param path: a file, or a folder of demonstrations.
     :return: hexadecimal SHA-256.
     """
     path = Path(path).expanduser()
     digest = hashlib.sha256()
     for file in data_files(path) if path.is_dir() else [path]:
         if path.is_dir():
-            digest.update(file.name.encode())
+            digest.update(file.relative_to(path).as_posix().encode())
         with open(file, "rb") as handle:
             while block := handle.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def read_folder(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """
-    Columns of a folder written by imitation, its infos left alone (imitation would decode them into objects).
-
-    :param folder: the folder.
-    :param spec: what the user called it.
-    :return: flat values of obs, acts, terminal and, if stored, rews; for all but terminal also the rows per episode (E,).
-    :raises ImportError: without pyarrow.
-    :raises ValueError: if the folder is not readable.
-    """
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise ImportError(
-            f"{spec!r} is a folder written by imitation, and reading it needs pyarrow, which cannot be imported ({error}): "
-            'pip install "sb3-dualqdm[arrow]".'
-        ) from None
-    columns: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"obs": [], "acts": [], "terminal": [], "rews": []}
-    names: list[str] = []
-    for file in data_files(folder):
-        try:
-            with pa.memory_map(str(file)) as stream, pa.ipc.open_stream(stream) as reader:
-                names = reader.schema.names
-                for batch in reader:
-                    for name in columns.keys() & set(names):
-                        columns[name].append(_nested(pa, batch.column(names.index(name)), f"{name} of {file}"))
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{file} is not an Arrow stream ({error}): write the folder again.") from None
-    found = {name: chunks for name, chunks in columns.items() if chunks}
-    if missing := {"obs", "acts", "terminal"} - found.keys():
-        raise ValueError(
-            f"the folder {folder} has the columns {names} but no {' or '.join(sorted(missing))}: pass a folder written by "
-            "imitation's serialize.save, with at least one trajectory."
-        )
-    values = {name: concatenate([chunk[1] for chunk in chunks], f"{name} of {spec}") for name, chunks in found.items()}
-    counts = {name: np.concatenate([chunk[0] for chunk in found[name]]) for name in found.keys() - {"terminal"}}
-    n_acts = counts["acts"]
-    if values["terminal"].shape != n_acts.shape or not np.array_equal(counts.get("rews", n_acts), n_acts):
-        raise ValueError(f"the folder {folder} has columns of different lengths: write it with imitation's serialize.save.")
-    return values, counts
-
-
-def _nested(pa: Any, array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows per episode (the outermost lists), and all values below them as one array (rows, \\*shape)."""
-    levels = []
-    while True:
-        if array.null_count:
-            raise ValueError(f"{name} has missing values, but every step needs one: write the folder again.")
-        if pa.types.is_fixed_size_list(array.type):
-            levels.append(np.full(len(array), array.type.list_size, dtype=np.int64))
-        elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-            levels.append(array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
-        else:
-            break
-        array = array.flatten()
-    shape = [int(counts[0]) if len(counts) else 0 for counts in levels[1:]]
-    if any((counts != size).any() for counts, size in zip(levels[1:], shape)):
-        raise ValueError(f"{name} has rows of different shapes, but every step needs the same one: write the folder again.")
-    values = array.to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} has the type {array.type} but numbers are expected: write the folder again.")
-    return (levels or [np.empty(0, dtype=np.int64)])[0], values.reshape(-1, *shape)
 
 
 def concatenate(parts: list[np.ndarray], name: str) -> np.ndarray:

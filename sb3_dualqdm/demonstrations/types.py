@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from sb3_dualqdm.demonstrations.successors import Successors
+
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-Obs: TypeAlias = np.ndarray | dict[str, np.ndarray]
+Obs: TypeAlias = Any  # np.ndarray (for next_obs also Successors), or a dict of them
 
 FORMAT_KEY = "sb3_dualqdm_format"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PLAIN = ("actions", "terminated", "truncated", "rewards", "episode", "step")
-_PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted")
+_PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted", "seeds")
 
 
 def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
@@ -44,8 +46,18 @@ def obs_arrays(obs: Obs) -> dict[str, np.ndarray]:
     return obs if isinstance(obs, dict) else {"": obs}
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
-    if array.flags.writeable:
+def last_rows(episode: np.ndarray) -> np.ndarray:
+    """
+    Rows at which episodes end.
+
+    :param episode: index of the episode of each row, shape (T,).
+    :return: their last rows, int64, shape (E,).
+    """
+    return np.append(np.flatnonzero(np.diff(episode)), len(episode) - 1)
+
+
+def _frozen(array: Any) -> Any:
+    if isinstance(array, np.ndarray) and array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
     return array
@@ -60,7 +72,8 @@ class Demonstrations:
     of every episode is terminated, truncated or both: a recording that merely stops counts as truncated.
 
     :param obs: observations, shape (T, \\*shape), or a dict of such arrays for Dict spaces.
-    :param next_obs: true one-step successors, same shapes; the terminal observation at the end of an episode.
+    :param next_obs: true one-step successors, same shapes; the terminal observation at the end of an episode. Where they
+        repeat obs, they are kept as :class:`Successors`, an array-like that stores the final observations only.
     :param actions: actions in the environment's units, shape (T, \\*shape).
     :param terminated: the task ended in this step, bool, shape (T,).
     :param truncated: the episode was cut after this step (time limit, end of the recording), bool, shape (T,).
@@ -71,10 +84,12 @@ class Demonstrations:
     :param episode_lengths: lengths of the original episodes, int64, shape (E,).
     :param episode_indices: index of each episode in the source, int64, shape (E,).
     :param reinterpreted: episodes whose terminal flag was read as a time limit, bool, shape (E,), default none.
+    :param seeds: seed that each episode was reset with, int64, shape (E,), -1 where unknown, or None (default).
     :param source: where the data came from, for people.
     :param spec: path or ``"builtin:<id>"`` from which they can be loaded again, or None.
     :param sha256: hash of the file or folder ``spec`` names, or None.
     :param subsampling: only every such step of an episode was kept, default 1.
+    :param notes: what was changed in reading, such as casts, default none.
     :raises ValueError: if the arrays are empty, hold objects or do not fit together.
     """
 
@@ -90,10 +105,12 @@ class Demonstrations:
     episode_lengths: np.ndarray
     episode_indices: np.ndarray
     reinterpreted: np.ndarray = None  # type: ignore[assignment]
+    seeds: np.ndarray | None = None
     source: str = "arrays"
     spec: str | None = None
     sha256: str | None = None
     subsampling: int = 1
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.reinterpreted is None:
@@ -105,6 +122,18 @@ class Demonstrations:
             if value is not None:
                 object.__setattr__(self, name, _frozen(value))
         self._check_structure()
+        self._store_once()
+
+    def _store_once(self) -> None:
+        """Drop successors that repeat the observations."""
+        last, obs = last_rows(self.episode), obs_arrays(self.obs)
+        following: dict[str, Any] = dict(obs_arrays(self.next_obs))
+        for key, value in following.items():
+            if isinstance(value, Successors):
+                following[key] = Successors(obs[key], value.final, last)
+            elif (chained := Successors.of(obs[key], value, last)) is not None:
+                following[key] = chained
+        object.__setattr__(self, "next_obs", following if isinstance(self.next_obs, dict) else following[""])
 
     def _check_structure(self) -> None:
         obs, next_obs = obs_arrays(self.obs), obs_arrays(self.next_obs)
@@ -163,8 +192,11 @@ class Demonstrations:
     def _replace(self, **changes: Any) -> Demonstrations:
         return dataclasses.replace(self, **changes)
 
-    def _rows(self, index: np.ndarray, **changes: Any) -> Demonstrations:
-        take = operator.itemgetter(index)
+    def _rows(self, index: np.ndarray | slice, **changes: Any) -> Demonstrations:
+        def take(array: Any) -> Any:
+            # a copy of a slice, too: a view would keep the whole set in memory
+            return array[index].copy() if isinstance(index, slice) and isinstance(array, np.ndarray) else array[index]
+
         rows = {name: take(value) for name in _PLAIN if (value := getattr(self, name)) is not None}
         return self._replace(**(rows | {"obs": map_obs(take, self.obs), "next_obs": map_obs(take, self.next_obs)} | changes))
 
@@ -194,7 +226,12 @@ class Demonstrations:
                 )
         starts = np.searchsorted(self.episode, indices)
         counts = np.searchsorted(self.episode, indices, side="right") - starts
-        rows = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts)])
+        if np.array_equal(indices, np.arange(self.n_episodes)):
+            return self
+        if (np.diff(indices) == 1).all():
+            rows: np.ndarray | slice = slice(int(starts[0]), int(starts[-1] + counts[-1]))
+        else:
+            rows = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts)])
         per_episode = {name: value[indices] for name in _PER_EPISODE if (value := getattr(self, name)) is not None}
         return self._rows(rows, **per_episode, episode=np.repeat(np.arange(len(indices)), counts))
 
@@ -245,7 +282,7 @@ class Demonstrations:
 
         :return: the line.
         """
-        last = np.append(np.flatnonzero(np.diff(self.episode)), len(self) - 1)
+        last = last_rows(self.episode)
         parts = [
             f"{self.source}: {_count(self.n_episodes, 'episode')}, {_count(len(self), 'transition')}",
             f"{int(self.terminated.sum())} terminated, {int((self.truncated & ~self.terminated).sum())} truncated",
@@ -261,7 +298,7 @@ class Demonstrations:
         if self.episode_returns is not None:
             returns = self.episode_returns
             parts.append(f"return {returns.mean():.1f} (from {returns.min():.1f} to {returns.max():.1f})")
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.notes])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """
@@ -273,8 +310,14 @@ class Demonstrations:
         target = Path(path).expanduser()
         target.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {FORMAT_KEY: FORMAT_VERSION, "source": self.source, "subsampling": self.subsampling}
-        for name in ("obs", "next_obs"):
-            arrays |= {f"{name}/{key}" if key else name: value for key, value in obs_arrays(getattr(self, name)).items()}
+        arrays["notes"] = np.array(self.notes, dtype=str)
+        for key, value in obs_arrays(self.obs).items():
+            following, suffix = obs_arrays(self.next_obs)[key], f"/{key}" if key else ""
+            arrays["obs" + suffix] = value
+            if isinstance(following, Successors):
+                arrays["final_obs" + suffix] = following.final
+            else:
+                arrays["next_obs" + suffix] = following
         arrays |= {name: value for name in _PLAIN + _PER_EPISODE if (value := getattr(self, name)) is not None}
         with open(target, "wb") as file:  # a handle: numpy would append a suffix to a path
             np.savez_compressed(file, **arrays)
@@ -310,7 +353,7 @@ class Demonstrations:
                     "convert the set before subsampling it."
                 )
             obs = {
-                key: np.concatenate([value[start:stop], obs_arrays(self.next_obs)[key][stop - 1 : stop]])
+                key: np.concatenate([value[start:stop], obs_arrays(self.next_obs)[key][[stop - 1]]])
                 for key, value in obs_arrays(self.obs).items()
             }
             episodes.append(
@@ -364,6 +407,13 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def _steps(lengths: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """0, 1, ... in each episode, with one array only."""
+    steps = np.ones(int(lengths.sum()), dtype=np.int64)
+    steps[starts] = np.append(0, 1 - lengths[:-1])[: len(starts)]
+    return np.cumsum(steps, out=steps)
+
+
 def assemble(
     obs: Obs,
     next_obs: Obs,
@@ -375,9 +425,11 @@ def assemble(
     truncated: np.ndarray | None = None,
     single_flag: np.ndarray | None = None,
     max_episode_steps: int | None = None,
+    seeds: np.ndarray | None = None,
     source: str,
     spec: str | None = None,
     sha256: str | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Demonstrations:
     """
     Build a set of whole episodes from flat arrays.
@@ -392,9 +444,11 @@ def assemble(
     :param single_flag: ``terminated`` may mean the time limit in this episode, bool, shape (E,); default: all of them if
         ``truncated`` is None, else none.
     :param max_episode_steps: such an episode, if terminated and exactly that long, counts as truncated; None: never.
+    :param seeds: seed each episode was reset with, int, shape (E,), -1 where unknown, or None.
     :param source: where the data came from.
     :param spec: what can be loaded again.
     :param sha256: its hash.
+    :param notes: what was changed in reading.
     :return: the demonstrations.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
@@ -425,12 +479,14 @@ def assemble(
         truncated=last_truncated,
         rewards=rewards,
         episode=np.repeat(np.arange(len(lengths)), lengths),
-        step=np.arange(total) - np.repeat(starts, lengths),
+        step=_steps(lengths, starts),
         episode_returns=returns,
         episode_lengths=lengths,
         episode_indices=np.arange(len(lengths)),
         reinterpreted=reinterpreted,
+        seeds=seeds,
         source=source,
         spec=spec,
         sha256=sha256,
+        notes=notes,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from sb3_dualqdm.demonstrations.types import Obs
+from sb3_dualqdm.demonstrations.successors import Successors, blocks
+from sb3_dualqdm.demonstrations.types import Obs, obs_arrays
 
 if TYPE_CHECKING:
     from sb3_dualqdm.demonstrations.types import Demonstrations
@@ -28,51 +30,92 @@ def validate(
 ) -> Demonstrations:
     """See :meth:`Demonstrations.validate`."""
     demos = demonstrations
-    changes = {}
+    changes: dict[str, Any] = {}
+    notes: dict[str, None] = dict.fromkeys(demos.notes)  # in order, each once
     if observation_space is not None:
-        changes["obs"] = _fit_obs(demos.obs, observation_space, f"{demos.source}: obs")
-        changes["next_obs"] = _fit_obs(demos.next_obs, observation_space, f"{demos.source}: next_obs")
+        changes["obs"], changes["next_obs"] = _fit_obs(demos, observation_space)
+        for key, array in obs_arrays(demos.obs).items():
+            _note_cast(f"obs {key}".strip(), array, obs_arrays(changes["obs"])[key], notes)
     if action_space is not None:
         changes["actions"] = _fit_actions(demos.actions, action_space, f"{demos.source}: actions", clip_actions)
-    demos = demos._replace(**changes) if changes else demos
-    for name in ("obs", "next_obs", "actions"):
-        value = getattr(demos, name)
-        for key, array in value.items() if isinstance(value, dict) else [("", value)]:
-            _check_finite(array, f"{demos.source}: {name} {key}".rstrip(), demos)
+        _note_cast("actions", demos.actions, changes["actions"], notes)
+    demos = demos._replace(**changes, notes=tuple(notes)) if changes else demos
+    _check_finite(demos.actions, "actions", demos)
+    for name in ("obs", "next_obs"):
+        for key, array in obs_arrays(getattr(demos, name)).items():
+            _check_finite(array, f"{name} {key}".rstrip(), demos)
     return demos
 
 
-def _check_finite(array: np.ndarray, name: str, demos: Demonstrations) -> None:
+def _note_cast(name: str, before: np.ndarray, after: np.ndarray, notes: dict[str, None]) -> None:
+    if before.dtype != after.dtype:
+        notes[f"{name} cast from {before.dtype} to {after.dtype}"] = None
+    if before.size != after.size:
+        notes[f"{name} one-hot, read as the index of the 1"] = None
+
+
+def _check_finite(array: Any, name: str, demos: Demonstrations) -> None:
+    """Successors that repeat observations are covered by these, apart from the final ones."""
     if array.dtype.kind != "f":
         return
-    bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    values, rows = (array.final, array.last) if isinstance(array, Successors) else (array, None)
+    bad = np.empty(len(values), dtype=bool)
+    for block in blocks(values):
+        bad[block] = ~np.isfinite(values[block]).reshape(block.stop - block.start, -1).all(axis=1)
     if bad.any():
-        row = int(bad.argmax())
+        row = int(bad.argmax()) if rows is None else rows[bad.argmax()]
         raise ValueError(
-            f"{name} has NaN or infinite values in {int(bad.sum())} of {len(array)} rows, first in episode "
+            f"{demos.source}: {name} has NaN or infinite values in {int(bad.sum())} of {len(array)} rows, first in episode "
             f"{demos.episode[row]} at step {demos.step[row]}, but every value must be finite: remove or repair these rows."
         )
 
 
-def _fit_obs(obs: Obs, space: spaces.Space, name: str) -> Obs:
+def _fit_obs(demos: Demonstrations, space: spaces.Space) -> tuple[Obs, Obs]:
+    obs, source = demos.obs, demos.source
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, dict):
             raise ValueError(
-                f"{name} is one array but the observation space is a Dict with the keys {sorted(space.spaces)}: "
+                f"{source}: obs is one array but the observation space is a Dict with the keys {sorted(space.spaces)}: "
                 "pass a dict with one array per key."
             )
         if obs.keys() != space.spaces.keys():
             raise ValueError(
-                f"{name} has the keys {sorted(obs)} but the observation space {sorted(space.spaces)}: "
+                f"{source}: obs has the keys {sorted(obs)} but the observation space {sorted(space.spaces)}: "
                 "store exactly the keys of the environment."
             )
-        return {key: _fit_obs_array(obs[key], space[key], f"{name} {key!r}") for key in space.spaces}
+        pairs = {key: _fit_pair(obs[key], demos.next_obs[key], part, f"{source}: %s {key!r}") for key, part in space.items()}
+        return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
     if isinstance(obs, dict):
         raise ValueError(
-            f"{name} is a dict with the keys {sorted(obs)} but the observation space is {space}: "
+            f"{source}: obs is a dict with the keys {sorted(obs)} but the observation space is {space}: "
             "pass one array, or use the environment with the Dict space."
         )
-    return _fit_obs_array(obs, space, name)
+    return _fit_pair(obs, demos.next_obs, space, f"{source}: %s")
+
+
+def _fit_pair(obs: np.ndarray, next_obs: Any, space: spaces.Space, name: str) -> tuple[np.ndarray, Any]:
+    """Observations and successors; what both have is cast once."""
+    fitted = _fit_obs_array(obs, space, name % "obs")
+    _warn_outside(fitted, space, name % "obs")
+    if not isinstance(next_obs, Successors):
+        return fitted, _fit_obs_array(next_obs, space, name % "next_obs")
+    return fitted, Successors(fitted, _fit_obs_array(next_obs.final, space, name % "next_obs"), next_obs.last)
+
+
+def _warn_outside(array: np.ndarray, space: spaces.Space, name: str) -> None:
+    """Observations in other units than the space's, such as pixels from 0 to 255 where it has 0 to 1."""
+    if not isinstance(space, spaces.Box) or array.dtype.kind != "f":
+        return
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
+    low, high = low - slack, high + slack
+    outside = sum(int(((array[rows] < low) | (array[rows] > high)).sum()) for rows in blocks(array))
+    if outside:
+        warnings.warn(
+            f"{name} has {outside} values outside the observation space {space}: check that the demonstrations are in the "
+            "environment's units.",
+            stacklevel=7,
+        )
 
 
 def _fit_obs_array(array: np.ndarray, space: spaces.Space, name: str) -> np.ndarray:
@@ -127,10 +170,14 @@ def _cast(array: np.ndarray, dtype: np.dtype | None, name: str) -> np.ndarray:
 
 
 def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.ndarray:
+    if array.shape == (len(array), space.n) and space.n > 1 and _one_hot(array):
+        array = space.start + array.argmax(axis=1)
     if array.shape == (len(array), 1):
         array = array[:, 0]
     if array.ndim != 1:
-        raise ValueError(f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass integers.")
+        raise ValueError(
+            f"{name} has the shape {array.shape[1:]} per step but the space is {space}: pass integers, or one-hot rows."
+        )
     cast = _cast(array, np.dtype(np.int64), name) if array.dtype.kind != "f" else _integers(array, space, name)
     low, high = int(space.start), int(space.start + space.n - 1)
     outside = (cast < low) | (cast > high)
@@ -140,6 +187,10 @@ def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.nd
             f"{low} to {high}: use demonstrations of this environment."
         )
     return cast
+
+
+def _one_hot(array: np.ndarray) -> bool:
+    return bool(np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all())
 
 
 def _integers(array: np.ndarray, space: spaces.Discrete, name: str) -> np.ndarray:
@@ -170,14 +221,22 @@ def _fit_actions(array: np.ndarray, space: spaces.Space, name: str, clip: bool) 
             f"the action space {space} is unbounded but a finite box is needed: bound it with a wrapper, for instance by the "
             f"1st and 99th percentiles of the demonstrations' actions, {low} and {high}."
         )
-    if not np.isfinite(array).all():
-        return array  # reported by the check for finite values
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    excess = np.maximum(low - array, array - high)
-    outside = (excess > ROUNDING * (high - low)).reshape(len(array), -1).any(axis=1)
-    if outside.any() and not clip:
+    n_outside, most = 0, 0.0
+    for rows in blocks(array):
+        block = array[rows]
+        if not np.isfinite(block).all():
+            return array  # reported by the check for finite values
+        excess = np.maximum(low - block, block - high)
+        n_outside += int((excess > ROUNDING * (high - low)).reshape(len(block), -1).any(axis=1).sum())
+        most = max(most, float(excess.max()))
+    if n_outside and not clip:
         raise ValueError(
-            f"{name} lie outside the action space {space} in {int(outside.sum())} of {len(array)} rows, by up to "
-            f"{excess.max():.3g}: use demonstrations in the environment's units, or pass clip_actions=True to clip them."
+            f"{name} lie outside the action space {space} in {n_outside} of {len(array)} rows, by up to "
+            f"{most:.3g}: use demonstrations in the environment's units, or pass clip_actions=True to clip them."
         )
-    return _cast(np.clip(array, low, high), space.dtype, name)
+    if most > 0:
+        array = array.copy()
+        for rows in blocks(array):
+            array[rows] = np.clip(array[rows], low, high)
+    return _cast(array, space.dtype, name)

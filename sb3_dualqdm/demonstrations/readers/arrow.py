@@ -1,0 +1,101 @@
+"""Nested Arrow columns as arrays, and the folders that imitation writes; strings in them are never decoded into objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sb3_dualqdm.demonstrations.files import RefusedError, concatenate, data_files, optional, reading
+from sb3_dualqdm.demonstrations.readers.arrays import Episode, join
+from sb3_dualqdm.demonstrations.types import Demonstrations
+
+
+def from_folder(path: Path, *, source: str, **options: Any) -> Demonstrations:
+    """
+    Read a folder written by imitation, its infos left alone (imitation would decode them into objects).
+
+    :param path: the folder.
+    :param source: what the user called it.
+    :param options: see :func:`sb3_dualqdm.demonstrations.readers.arrays.join`.
+    :return: the demonstrations.
+    :raises ImportError: without pyarrow.
+    :raises ValueError: if the folder is not readable.
+    """
+    values, counts = _columns(path, source)
+    ends = {name: np.cumsum(count) for name, count in counts.items()}
+
+    def rows(name: str, i: int) -> np.ndarray:
+        return values[name][ends[name][i] - counts[name][i] : ends[name][i]]
+
+    episodes = (
+        Episode(
+            obs=rows("obs", i),
+            acts=rows("acts", i),
+            rews=rows("rews", i) if "rews" in values else None,
+            terminated=bool(terminal),
+            truncated=False,
+            single_flag=True,
+        )
+        for i, terminal in enumerate(values["terminal"])
+    )
+    return join(episodes, source=source, **options)
+
+
+def _columns(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Flat values of obs, acts, terminal and, if stored, rews; for all but terminal also the rows per episode (E,)."""
+    pa = optional("pyarrow", "arrow", f"{spec!r} is a folder written by imitation, and reading it")
+    columns: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"obs": [], "acts": [], "terminal": [], "rews": []}
+    names: list[str] = []
+    for file in data_files(folder):
+        with reading(str(file)):
+            with pa.memory_map(str(file)) as stream, pa.ipc.open_stream(stream) as reader:
+                names = reader.schema.names
+                for batch in reader:
+                    for name in columns.keys() & set(names):
+                        columns[name].append(nested(batch.column(names.index(name)), f"{name} of {file}"))
+    found = {name: chunks for name, chunks in columns.items() if chunks}
+    if missing := {"obs", "acts", "terminal"} - found.keys():
+        raise ValueError(
+            f"the folder {folder} has the columns {names} but no {' or '.join(sorted(missing))}: pass a folder written by "
+            "imitation's serialize.save, with at least one trajectory."
+        )
+    values = {name: concatenate([chunk[1] for chunk in chunks], f"{name} of {spec}") for name, chunks in found.items()}
+    counts = {name: np.concatenate([chunk[0] for chunk in found[name]]) for name in found.keys() - {"terminal"}}
+    n_acts = counts["acts"]
+    if values["terminal"].shape != n_acts.shape or not np.array_equal(counts.get("rews", n_acts), n_acts):
+        raise ValueError(f"the folder {folder} has columns of different lengths: write it with imitation's serialize.save.")
+    return values, counts
+
+
+def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Lists of lists of numbers as one array.
+
+    :param array: pyarrow array.
+    :param name: what it is, for the error.
+    :return: rows of each outermost list (E,), empty if there is none; all values below them, shape (rows, \\*shape).
+    :raises ValueError: if values are missing or not numbers, or rows differ in shape.
+    """
+    from pyarrow import types
+
+    array.validate(full=True)  # offsets of a stranger's file may point anywhere
+    levels = []
+    while True:
+        if array.null_count:
+            raise RefusedError(f"{name} has missing values, but every step needs one: fill them in, or leave the rows out.")
+        if types.is_fixed_size_list(array.type):
+            levels.append(np.full(len(array), array.type.list_size, dtype=np.int64))
+        elif types.is_list(array.type) or types.is_large_list(array.type):
+            levels.append(array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
+        else:
+            break
+        array = array.flatten()
+    shape = [int(counts[0]) if len(counts) else 0 for counts in levels[1:]]
+    if any((counts != size).any() for counts, size in zip(levels[1:], shape)):
+        raise RefusedError(f"{name} has rows of different shapes, but every step needs the same one: store equal ones.")
+    values = array.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "biuf":
+        raise RefusedError(f"{name} has the type {array.type} but numbers are expected: store numbers.")
+    return (levels or [np.empty(0, dtype=np.int64)])[0], values.reshape(-1, *shape)

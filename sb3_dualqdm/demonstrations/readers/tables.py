@@ -1,0 +1,287 @@
+"""Tables with a row per step: pandas, Parquet, CSV, and the Parquet folders of LeRobot."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sb3_dualqdm.demonstrations.files import check_size, concatenate, optional, reading
+from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, join
+from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
+
+# A column is a field, or a part of one (obs_0, obs_1, ... are numbers; obs.x, obs.y keys); the longest name wins.
+_COLUMNS = {
+    **{field: aliases + tuple(alias.removesuffix("s") for alias in aliases) for field, aliases in ALIASES.items()},
+    "episode": ("episode", "episode_id", "episode_index"),
+    "step": ("step", "timestep", "frame_index", "t"),
+}
+_FIELD_OF = {alias: field for field, aliases in _COLUMNS.items() for alias in aliases}
+_PART = re.compile(
+    rf"(?P<name>{'|'.join(sorted(_FIELD_OF, key=len, reverse=True))})(?:[._](?P<number>\d+)|\[(?P<index>\d+)\]|\.(?P<key>.+))?"
+)
+
+
+def is_table(source: Any) -> bool:
+    """
+    :param source: anything.
+    :return: whether it is a pandas or pyarrow table.
+    """
+    return type(source).__module__.partition(".")[0] in ("pandas", "pyarrow") and hasattr(source, "columns")
+
+
+def from_table(table: Any, *, source: str, **options: Any) -> Demonstrations:
+    """
+    Read a pandas ``DataFrame`` or pyarrow ``Table`` (see the documentation for the names of columns).
+
+    :param table: the table.
+    :param source: what the user called it.
+    :param options: see :func:`sb3_dualqdm.demonstrations.readers.arrays.join`.
+    :return: the demonstrations.
+    :raises ValueError: if columns are missing, unknown values are left in them, or episodes are not told apart.
+    """
+    if hasattr(table, "column_names"):
+        columns = {str(name): _from_arrow(table.column(i), f"{name} of {source}") for i, name in enumerate(table.column_names)}
+    else:
+        columns = {str(name): _from_pandas(table[name], f"{name} of {source}") for name in table.columns}
+    return _from_columns({name: array for name, array in columns.items() if array is not None}, source, options)
+
+
+def _from_arrow(column: Any, name: str) -> np.ndarray | None:
+    from pyarrow import types
+
+    from sb3_dualqdm.demonstrations.readers.arrow import nested
+
+    inner = column.type
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner = inner.value_type
+    if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
+        return None  # texts and pictures may lie beside the numbers
+    if inner == column.type:  # missing numbers become NaN
+        chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
+        return concatenate(chunks, name) if chunks else np.empty(0)
+    parts = []
+    for chunk in column.chunks:
+        counts, values = nested(chunk, name)
+        if len(counts) and (counts != counts[0]).any():
+            raise ValueError(f"{name} has rows of different shapes, but every step needs the same one: store equal ones.")
+        parts.append(values.reshape(len(counts), int(counts[0]) if len(counts) else 0, *values.shape[1:]))
+    return concatenate(parts, name) if parts else np.empty(0)
+
+
+def _from_pandas(series: Any, name: str) -> np.ndarray | None:
+    array = series.to_numpy()
+    if array.dtype.kind == "O" and len(array) and isinstance(array[0], (list, tuple, np.ndarray)):
+        try:
+            array = np.stack([np.asarray(row) for row in array])
+        except ValueError:
+            raise ValueError(
+                f"{name} has rows of different shapes, but every step needs the same one: store equal ones."
+            ) from None
+    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps
+        try:
+            array = np.array([np.nan if value is None else value for value in array], dtype=float)
+        except (TypeError, ValueError):
+            return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _from_columns(columns: dict[str, np.ndarray], source: str, options: dict[str, Any]) -> Demonstrations:
+    fields = _fields(columns, source)
+    if missing := [name for name in ("obs", "acts") if name not in fields]:
+        raise ValueError(
+            f"{source} has the columns {sorted(columns)} but none for {' and '.join(missing)}: name them obs_0, obs_1, ..., "
+            "act or action_0, ..., reward, terminated, truncated (or done), episode and step."
+        )
+    singles: dict[str, np.ndarray] = {}
+    for name in ("rews", "done", "terminated", "truncated", "episode_starts", "episode", "step"):
+        if name in fields:
+            singles[name] = fields[name]
+            if isinstance(singles[name], dict) or singles[name].size != len(singles[name]):
+                raise ValueError(f"{source} has several columns for {_COLUMNS[name][0]}, but it is one number: keep one.")
+            singles[name] = singles[name].reshape(-1)
+    n = len(next(iter(columns.values())))
+    if not n:
+        raise ValueError(f"{source} has no row, but at least 1 step is needed: record an episode first.")
+    if isinstance(fields["acts"], dict):
+        raise ValueError(f"{source} has the action keys {sorted(fields['acts'])}, but an action is one vector: number them.")
+    groups = _episodes(singles, n, source)
+    return join(_rows(fields, singles, groups, source), source=source, **options)
+
+
+def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
+    """Columns put together under our names."""
+    parts: dict[str, dict[Any, np.ndarray]] = {}
+    for column, array in columns.items():
+        if match := _PART.fullmatch(column):
+            number = match["number"] or match["index"]
+            part = match["key"] if number is None else int(number)
+            if part in parts.setdefault(_FIELD_OF[match["name"]], {}):
+                raise ValueError(f"{source} has two columns for {match['name']}, one of them {column!r}: keep one of them.")
+            parts[_FIELD_OF[match["name"]]][part] = array
+    fields: dict[str, Obs] = {}
+    for field, found in parts.items():
+        if list(found) == [None]:
+            fields[field] = found[None]
+        elif all(isinstance(part, int) for part in found):
+            if sorted(found) != list(range(len(found))) or any(array.ndim > 1 for array in found.values()):
+                raise ValueError(
+                    f"{source} has the {_COLUMNS[field][0]} columns {sorted(found)}, but one number per column, counted from "
+                    "0 without a gap, is needed: add or rename columns."
+                )
+            fields[field] = np.stack([found[i] for i in range(len(found))], axis=1)
+        elif all(isinstance(part, str) for part in found):
+            fields[field] = found
+        else:
+            raise ValueError(f"{source} mixes ways to name the columns of {_COLUMNS[field][0]}: use numbers or keys.")
+    return fields
+
+
+def _episodes(singles: dict[str, np.ndarray], n: int, source: str) -> list[np.ndarray]:
+    """Rows of each episode, in the order of its steps."""
+    for name, array in singles.items():
+        if name in ("episode", "step") and not np.array_equal(array, np.round(array.astype(float))):
+            raise ValueError(f"{source} has {name} values that are not whole numbers: number the {name}s.")
+    if "episode" in singles:
+        order = np.lexsort((np.arange(n), singles["step"], singles["episode"])) if "step" in singles else None
+        order = np.argsort(singles["episode"], kind="stable") if order is None else order
+        cuts = np.flatnonzero(np.diff(singles["episode"][order])) + 1
+    else:
+        order = np.arange(n)
+        ends = np.zeros(n, dtype=bool)
+        for name in ("done", "terminated", "truncated"):
+            if name in singles:
+                ends |= np.nan_to_num(singles[name].astype(float)) > 0
+        if not ends.any() and "step" not in singles:
+            warnings.warn(f"{source} has no episode, step or flags: it is read as one episode that is cut off.", stacklevel=6)
+        if "step" in singles:
+            ends[:-1] |= np.diff(singles["step"]) <= 0
+        if "episode_starts" in singles:
+            ends[:-1] |= singles["episode_starts"][1:] > 0
+        cuts = np.flatnonzero(ends[:-1]) + 1
+    groups = np.split(order, cuts)
+    if "step" in singles:
+        for group in groups:
+            if (np.diff(singles["step"][group]) != 1).any():
+                raise ValueError(f"{source} has steps that are missing or repeated in an episode: number them one by one.")
+    return groups
+
+
+def _rows(
+    fields: dict[str, Obs], singles: dict[str, np.ndarray], groups: list[np.ndarray], source: str
+) -> Iterator[Episode]:
+    acts, next_obs = fields["acts"], fields.get("next_obs")
+    without = np.isnan(acts).reshape(len(acts), -1).all(axis=1) if acts.dtype.kind == "f" else np.zeros(len(acts), dtype=bool)
+    for i, group in enumerate(groups):
+        # a last row without an action holds the final observation
+        n = len(group) - bool(len(group) > 1 and without[group[-1]] and next_obs is None)
+        flags = {}
+        for name in ("done", "terminated", "truncated"):
+            if name in singles:
+                column = singles[name][group].astype(float)
+                column[n:] = np.nan_to_num(column[n:])
+                if not np.isin(column, (0, 1)).all():
+                    raise ValueError(f"episode {i} of {source} has {name} values other than 0 and 1: store one bool each.")
+                if column[: n - 1].any():
+                    raise ValueError(f"episode {i} of {source} goes on after a step that is {name}: split it there.")
+                flags[name] = bool(column[n - 1 :].any())
+        truncated = flags.get("truncated", False)
+        rows, steps = compact(group), compact(group[:n])
+        yield Episode(
+            obs=map_obs(operator.itemgetter(rows), fields["obs"]),
+            acts=acts[steps],
+            rews=singles["rews"][steps] if "rews" in singles else None,
+            terminated=flags.get("terminated", flags.get("done", False) and not truncated),
+            truncated=truncated,
+            single_flag="terminated" not in flags and "truncated" not in flags,
+            next_obs=None if next_obs is None else map_obs(operator.itemgetter(steps), next_obs),
+        )
+
+
+def from_csv(path: Path, *, source: str, **options: Any) -> Demonstrations:
+    """
+    Read a CSV (or TSV) file with a header line.
+
+    :param path: the file.
+    :param source: what the user called it.
+    :param options: see :func:`from_table`.
+    :return: the demonstrations.
+    :raises ValueError: if it cannot be read.
+    :raises ImportError: without pyarrow.
+    """
+    csv = optional("pyarrow.csv", "arrow", f"{source!r} is a table, and reading it")
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with reading(str(path)):
+        table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter))
+    return from_table(table, source=source, **options)
+
+
+def _parquet(path: Path, spec: str) -> Any:
+    parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} is a Parquet table, and reading it")
+    with reading(str(path)):
+        file = parquet.ParquetFile(path)
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        # runs of equal values take no space, so their number counts too
+        declared = max(size, 8 * sum(group.column(i).num_values for group in groups for i in range(group.num_columns)))
+        check_size(str(path), declared, path.stat().st_size)
+        names = {name for name in file.schema_arrow.names if _PART.fullmatch(name)} | {
+            name for name in file.schema_arrow.names if name.startswith(("observation", "next."))
+        }
+        return file.read(columns=[name for name in file.schema_arrow.names if name in names])
+
+
+def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
+    """
+    Read a Parquet file.
+
+    :param path: the file.
+    :param source: what the user called it.
+    :param options: see :func:`from_table`.
+    :return: the demonstrations.
+    :raises ValueError: if it cannot be read.
+    :raises ImportError: without pyarrow.
+    """
+    return from_table(_parquet(path, source), source=source, **options)
+
+
+def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
+    """
+    Read a LeRobot folder: the numbers in ``data/**/*.parquet``; videos and pictures are left out, with a warning.
+
+    :param path: the folder.
+    :param source: what the user called it.
+    :param options: see :func:`from_table`.
+    :return: the demonstrations.
+    :raises ValueError: if it cannot be read.
+    :raises ImportError: without pyarrow.
+    """
+    with reading(str(path / "meta" / "info.json")):
+        features = dict(json.loads((path / "meta" / "info.json").read_text())["features"])
+        pictures = sorted(name for name, feature in features.items() if feature["dtype"] in ("image", "video"))
+    files = sorted((path / "data").rglob("*.parquet"))
+    if not files:
+        raise ValueError(f"the LeRobot folder {path} has no data/**/*.parquet: download the dataset again.")
+    if pictures:
+        warnings.warn(f"{', '.join(pictures)} of {source} are pictures and not read, only the numbers are.", stacklevel=5)
+    tables = [_parquet(file, source) for file in files]
+    columns: dict[str, np.ndarray] = {}
+    for name in tables[0].column_names:
+        parts = [_from_arrow(table.column(name), f"{name} of {source}") for table in tables if name in table.column_names]
+        if all(part is not None for part in parts) and len(parts) == len(tables):
+            columns[_lerobot_name(name, tables[0].column_names)] = concatenate(parts, name)  # type: ignore[arg-type]
+    return _from_columns(columns, source, options)
+
+
+def _lerobot_name(name: str, names: list[str]) -> str:
+    """LeRobot's column under our names: its ``next.reward`` and ``next.done`` belong to the step itself."""
+    if name.startswith("observation."):
+        numbers = [other for other in names if other.startswith("observation.") and "image" not in other]
+        return "obs" if len(numbers) == 1 else f"obs.{name.removeprefix('observation.')}"
+    return {"next.reward": "rewards", "next.done": "done"}.get(name, name)
