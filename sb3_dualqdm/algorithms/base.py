@@ -41,7 +41,6 @@ from sb3_dualqdm.buffers import (
     RawRows,
     as_tensor,
     concatenate,
-    rows_of,
 )
 from sb3_dualqdm.demonstrations import builtin_ids, load_demonstrations, normalized_score
 from sb3_dualqdm.demonstrations.types import map_obs
@@ -176,8 +175,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
-    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, or a
-        replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
+    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, such
+        as a replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
     :param normalize_by_demonstrations: let VecNormalize see the demonstrations before the first environment step, default
         False (offline methods and ``bc_warmup_steps`` do so in any case)
     :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
@@ -580,20 +579,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _add_extra_transitions(self) -> None:
         """Store older experience in a replay buffer that has none yet."""
-        source = self.extra_transitions
-        if source is None or self.env is None or self.replay_buffer.prefilled:
+        if self.extra_transitions is None or self.env is None or self.replay_buffer.prefilled:
             return
-        if isinstance(source, ReplayBuffer):
-            rows = rows_of(source, self.observation_space, self.action_space)
-        else:
-            transitions = load_demonstrations(
-                source,
-                observation_space=self.observation_space,
-                action_space=self.action_space,
-                **{"max_episode_steps": self._time_limit(), **self.demonstrations_kwargs},
-            )
-            rows = DemonstrationBuffer(transitions, self.policy, self.observation_space).stored
-        self.replay_buffer.prefill(rows)
+        options: dict[str, Any] = {"max_episode_steps": self._time_limit()}
+        options.update(self.demonstrations_kwargs)
+        transitions = load_demonstrations(
+            self.extra_transitions, observation_space=self.observation_space, action_space=self.action_space, **options
+        )
+        self.replay_buffer.prefill(DemonstrationBuffer(transitions, self.policy, self.observation_space).stored)
 
     def _time_limit(self) -> int | None:
         """The environment's own step limit, if it is known."""
