@@ -16,9 +16,9 @@ _MODULE_OF = {
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
-    "to_sac": "transfer",
     "expert_return": "demonstrations",
     "normalized_score": "demonstrations",
+    "to_sac": "transfer",
 }
 
 __all__ = [
