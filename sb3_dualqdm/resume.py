@@ -183,7 +183,7 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
         if REPLAY_MEMBER in archive.namelist():
             with archive.open(REPLAY_MEMBER) as stream:
                 replay_buffer = pickle.load(stream)
-    model = model_class.load(path, env, force_reset=False, **kwargs)
+    model = model_class.load(path, env, **kwargs)
     if model.n_envs != state.n_envs:
         raise ValueError(
             f"env has {model.n_envs} copies but the run saved in {path} has {state.n_envs}: use as many, or load() to "

@@ -117,6 +117,34 @@ def test_refused_experience():
 # --------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("order", ["environment first", "demonstrations first", "both at once"])
+def test_demonstrations_follow_the_environment_in_use(order):
+    """Rows are normalised by whatever statistics the current environment has when they are drawn."""
+    demos = demonstrations_for("Pendulum-v1")
+    venv = VecNormalize(make_vec_env("Pendulum-v1"))
+    if order == "demonstrations first":
+        model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos, seed=0, **SMALL)
+        model.set_env(venv)
+    elif order == "environment first":
+        model = DualQDM("MlpPolicy", venv, seed=0, **SMALL)
+        model.set_demonstrations(demos)
+    else:
+        model = DualQDM("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL)
+    model.learn(20)
+    seen = []
+    model.actor.latent_pi.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    for mean in (-3.0, 2.0):
+        venv.obs_rms.mean, venv.obs_rms.var = np.full(3, mean), np.full(3, 4.0)
+        batch = model._sample_batch(8)
+        raw = 2 * batch.obs.numpy() + mean
+        for part, rows in ((raw[:8], model.replay_buffer.observations[:20, 0]), (raw[8:], demos.obs)):
+            assert all(np.isclose(row, rows, atol=1e-5).all(axis=1).any() for row in part)
+        # and the actor sees what the critic does
+        seen.clear()
+        model._update(batch)
+        assert any(tensor.shape == batch.obs.shape and np.array_equal(tensor, batch.obs) for tensor in seen)
+
+
 def test_statistics_begin_with_the_demonstrations():
     demos = demonstrations_for("Pendulum-v1")
     for option in (False, True):
@@ -136,7 +164,7 @@ def test_statistics_begin_with_the_demonstrations():
 @pytest.mark.parametrize("cls", [DualQDM, BC])
 def test_clipped_demonstrations_are_reported_once(cls):
     demos = demonstrations_for("Pendulum-v1")
-    venv = VecNormalize(make_vec_env("Pendulum-v1"), clip_obs=1.0)
+    venv = VecNormalize(make_vec_env("Pendulum-v1"), training=False, clip_obs=1.0)
     model = cls("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL)
     with pytest.warns(
         UserWarning, match=r"of the demonstrations' observation values lie beyond VecNormalize's clip_obs=1.0"
@@ -146,8 +174,9 @@ def test_clipped_demonstrations_are_reported_once(cls):
     assert sum("lie beyond" in str(warning.message) for warning in seen) == 1
 
 
-def test_few_clipped_values_are_no_news(recwarn):
+@pytest.mark.parametrize("options", [{"training": False, "clip_obs": 20.0}, {"training": True, "clip_obs": 1.0}])
+def test_few_clipped_values_and_first_statistics_are_no_news(options, recwarn):
     demos = demonstrations_for("Pendulum-v1")
-    venv = VecNormalize(make_vec_env("Pendulum-v1"))
+    venv = VecNormalize(make_vec_env("Pendulum-v1"), **options)
     DualQDM("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL).learn(200)
     assert not [warning for warning in recwarn if "lie beyond" in str(warning.message)]

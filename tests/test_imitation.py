@@ -34,6 +34,7 @@ from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
+from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
 
@@ -282,6 +283,24 @@ def test_leak_is_said_once_where_it_can_happen(terminates):
         trainer.train(40)
     assert len(leaks(record)) == (terminates is not None)
     assert all('terminal_value="zero"' in message and '"absorbing"' in message for message in leaks(record))
+
+
+def test_training_resumes_from_a_checkpoint(tmp_path):
+    """The trainer's own call of set_env resets nothing that a resumed run would not."""
+
+    def train(model, venv, total=80):
+        trainer = DualQDMTrainer(demonstrations=demonstrations, venv=venv, gen_algo=model)
+        trainer.train(total, [ResumableCheckpoint(tmp_path / "run", 30)])
+        return th.cat([weight.flatten() for weight in trainer.policy.parameters()])
+
+    demonstrations = demonstrations_for("CartPole-v1").to_imitation()
+    venv = VecNormalize(make_vec_env("CartPole-v1", 2))
+    model = DualQDM("MlpPolicy", venv, seed=0, **SMALL)
+    whole = train(model, venv)
+    venv = VecNormalize(make_vec_env("CartPole-v1", 2))
+    resumed = DualQDM.resume(tmp_path / "run", venv)
+    assert 60 <= resumed.num_timesteps < 80
+    assert th.equal(train(resumed, venv), whole)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

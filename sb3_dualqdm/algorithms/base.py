@@ -680,6 +680,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         resumed = None if reset_num_timesteps else self._resumed
         self._resumed = None
         will_reset = reset_num_timesteps or self._last_obs is None
+        if resumed is not None:
+            self._last_obs = np.empty(0)  # the one reset is that of the checkpoint
         if resumed is not None and total_timesteps == self._asked_timesteps:
             # the interrupted call again; once that is complete, further steps are meant
             total_timesteps = max(self._total_timesteps - self.num_timesteps, 0) or total_timesteps
@@ -1118,6 +1120,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         venv = self._vec_normalize_env
         if venv is None or not venv.norm_obs or "clipped" in self._warned:
             return
+        if venv.training and self.num_timesteps < READ_INTERVAL:
+            return  # the first statistics fit nothing but the first states
         values = [obs[key] for key in venv.norm_obs_keys or ()] if isinstance(obs, dict) else [obs]
         n_clipped = sum(int((value.abs() >= venv.clip_obs).sum()) for value in values)
         share = n_clipped / max(sum(value.numel() for value in values), 1)
