@@ -85,6 +85,10 @@ def _initial_temperature(ent_coef: str) -> float:
     return initial
 
 
+class UnsupportedSpaceError(ValueError, AssertionError):
+    """A space that no policy here serves; an AssertionError too, which is what SB3 raises for it."""
+
+
 class Noise(NamedTuple):
     """
     Standard normal noise for the policy samples of an update, S for each state; None for exact policies.
@@ -315,17 +319,17 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         space = env.action_space
         if not isinstance(space, (spaces.Box, spaces.Discrete)):
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
             )
         if isinstance(space, spaces.Discrete) and space.start != 0:
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
             )
         if isinstance(space, spaces.Box) and not (space.low < space.high).all():
-            raise ValueError(f"The action space {space} has an empty range but low < high is needed: drop constant actions.")
+            raise UnsupportedSpaceError(f"The action space {space} has an empty range but low < high is needed: drop constant actions.")
         if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
                 "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
             )
