@@ -327,7 +327,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
             )
         if isinstance(space, spaces.Box) and not (space.low < space.high).all():
-            raise UnsupportedSpaceError(f"The action space {space} has an empty range but low < high is needed: drop constant actions.")
+            raise UnsupportedSpaceError(
+                f"The action space {space} has an empty range but low < high is needed: drop constant actions."
+            )
         if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise UnsupportedSpaceError(
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
