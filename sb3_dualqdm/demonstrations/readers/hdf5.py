@@ -147,7 +147,9 @@ def minari_episodes(groups: Mapping[str, Hdf5], source: str) -> Iterator[Episode
         needed = ("observations", "actions", "rewards", "terminations", "truncations")
         if missing := [key for key in needed if key not in group]:
             raise ValueError(f"{label} has {sorted(group)} but no {' and '.join(missing)}: write the dataset with Minari.")
-        flags = {key: bool(np.any(as_array(group[key], f"{key} of {label}")[-1:])) for key in ("terminations", "truncations")}
+        flags = {
+            key: bool(np.any(as_array(group[key], f"{key} of {label}")[-1:])) for key in ("terminations", "truncations")
+        }
         seed = group.group.attrs.get("seed", -1)
         obs = arrays_of(group["observations"], f"observations of {label}")
         if any(array.dtype == np.uint8 and array.ndim == 2 for array in obs_arrays(obs).values()):
