@@ -8,25 +8,30 @@ TORCH ?= torch==2.13.0
 
 CURRENT := .venv/current
 IMITATION := .venv/imitation
+# imitation without its pins, to be put beside the current world
+FORCED := .venv/forced
 SOURCES := pyproject.toml setup.cfg constraints-imitation.txt $(wildcard startup/*)
 
 # One thread for each process: the networks are small, and pytest runs two processes.
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest -q -n 2 --durations=10
 
-.PHONY: train test test-current test-imitation lint types docs clean
+.PHONY: train test test-current test-imitation test-forced lint types docs clean
 
 train: $(CURRENT)/.installed
 	$(CURRENT)/bin/python -m rl_zoo3.train --algo dual_qdm --env CartPole-v1 --seed 1 -f logs --eval-freq 5000 --eval-episodes 10
 	$(CURRENT)/bin/python examples/report_returns.py --algo dual_qdm --env CartPole-v1 -f logs
 
-test: lint types docs test-current test-imitation
+test: lint types docs test-current test-imitation test-forced
 
 test-current: $(CURRENT)/.installed
 	$(CURRENT)/bin/python $(PYTEST)
 
 test-imitation: $(IMITATION)/.installed
 	$(IMITATION)/bin/python $(PYTEST) -m both
+
+test-forced: $(FORCED)/.installed
+	PYTHONPATH=$(CURDIR)/$(FORCED) $(CURRENT)/bin/python $(PYTEST) tests/test_imitation.py
 
 lint: $(CURRENT)/.installed
 	$(CURRENT)/bin/ruff check .
@@ -50,6 +55,12 @@ $(IMITATION)/.installed: $(SOURCES)
 	test -x $(IMITATION)/bin/python || $(PYTHON) -m venv $(IMITATION)
 	$(IMITATION)/bin/python -m pip install -q --upgrade pip "setuptools<81"
 	$(IMITATION)/bin/python -m pip install -q -c constraints-imitation.txt "$(TORCH)" -e ".[zoo,mujoco,imitation,test]"
+	touch $@
+
+# imitation 1.0.1 requires older releases than it works with: without its requirements, apart from what is missing
+$(FORCED)/.installed: $(CURRENT)/.installed
+	$(CURRENT)/bin/python -m pip install -q --upgrade --no-deps --target $(FORCED) \
+		imitation==1.0.1 seals datasets dill multiprocess xxhash jsonpickle
 	touch $@
 
 clean:
