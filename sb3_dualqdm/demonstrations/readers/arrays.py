@@ -453,7 +453,7 @@ def _nested_episodes(fields: dict[str, Any], name: str) -> Iterator[Episode]:
 def _refuse_keys(arrays: Any, name: str) -> None:
     found: Any = sorted(arrays) if isinstance(arrays, Mapping) else f"the type {type(arrays).__name__}"
     if type(arrays) is dict:
-        found = {key: np.shape(value) for key, value in arrays.items()}
+        found = {key: getattr(value, "shape", type(value).__name__) for key, value in arrays.items()}
     raise ValueError(
         f"{name} has {found}, but {' or '.join(ALIASES['obs'])} and {' or '.join(ALIASES['acts'])} are needed, with next_obs "
         "or one more obs than acts per episode, and dones, terminated and truncated, or episode_starts: rename the arrays."
