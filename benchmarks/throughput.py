@@ -4,8 +4,8 @@ Speed of every method next to SB3's SAC, measured in one run.
     python benchmarks/throughput.py --threads 1 2 --out benchmarks/results/throughput/cpu
     python benchmarks/throughput.py --scaling --out benchmarks/results/throughput/cpu_scaling
 
-Models take turns in short blocks and medians over blocks are reported, so that a slow minute of the machine slows all of them.
-The floor of an update is its floating-point operations (counted by torch) over the machine's best matrix product of the same run;
+Models take turns in short blocks and medians over blocks are reported: a slow minute of the machine slows all of them.
+The floor of an update is its floating-point operations (counted by torch) over the best matrix product of the same run;
 ``products_ms`` is the time of the update's own matrix products, one after the other and nothing else.
 Writes ``<out>.json``, ``<out>.md`` and ``<out>.png``.
 """
@@ -241,10 +241,11 @@ def tiled(n: int) -> Demonstrations:
 
 def start_up() -> dict[str, float]:
     """Seconds to import the package and to construct a model, in fresh processes."""
+    task = "'MlpPolicy', 'Pendulum-v1', demonstrations='builtin:Pendulum-v1'"
     code = {
         "import_s": "import sb3_dualqdm",
         "import_algorithms_s": "from sb3_dualqdm import DualQDM",
-        "construct_s": "from sb3_dualqdm import DualQDM; DualQDM('MlpPolicy', 'Pendulum-v1', demonstrations='builtin:Pendulum-v1')",
+        "construct_s": f"from sb3_dualqdm import DualQDM; DualQDM({task})",
         "import_sac_s": "from stable_baselines3 import SAC",
     }
     times = {}

@@ -16,13 +16,31 @@ _MODULE_OF = {
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
+    "expert_return": "demonstrations",
+    "normalized_score": "demonstrations",
 }
 
-__all__ = ["BC", "Demonstrations", "DualQDM", "IQLearn", "RegIQLearn", "collect_demonstrations", "load_demonstrations"]
+__all__ = [
+    "BC",
+    "Demonstrations",
+    "DualQDM",
+    "IQLearn",
+    "RegIQLearn",
+    "collect_demonstrations",
+    "expert_return",
+    "load_demonstrations",
+    "normalized_score",
+]
 
 if TYPE_CHECKING:
     from sb3_dualqdm.algorithms import BC, DualQDM, IQLearn, RegIQLearn
-    from sb3_dualqdm.demonstrations import Demonstrations, collect_demonstrations, load_demonstrations
+    from sb3_dualqdm.demonstrations import (
+        Demonstrations,
+        collect_demonstrations,
+        expert_return,
+        load_demonstrations,
+        normalized_score,
+    )
 
 
 def __getattr__(name: str) -> Any:

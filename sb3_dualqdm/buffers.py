@@ -172,10 +172,10 @@ class _ImitationReplay:
         return self._stored().take(at)
 
     def _stored(self) -> RawRows:
-        if self.storage_device.type == "cpu":
+        if self.storage_device == th.device("cpu"):
             return self._host()
         if self._copy is None:
-            self._copy = self._host().map(lambda tensor: tensor.to(self.storage_device))
+            self._copy = self._host().map(lambda tensor: tensor.to(self.storage_device, copy=True))
         return self._copy
 
     def _host(self) -> RawRows:

@@ -17,6 +17,7 @@ import rl_zoo3
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from sb3_dualqdm import load_demonstrations
+from sb3_dualqdm.demonstrations import builtin_ids
 from sb3_dualqdm.zoo import ALGOS, convert_hyperparams, hyperparams_path, sample_hyperparams
 
 ENV_ID = "CartPole-v1"
@@ -350,9 +351,10 @@ def test_bad_hyperparameters_are_still_pruned(tmp_path):
 def test_every_entry_constructs_its_model(algo):
     entries = yaml.safe_load(hyperparams_path(algo).read_text())
     mujoco = [f"{name}-v{v}" for name in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Walker2d") for v in (4, 5)]
-    builtin = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"]
+    builtin = builtin_ids()
     for_the_zoo = ("n_timesteps", "n_envs", "env_wrapper", "frame_stack")
     assert {"default", "atari", *mujoco, *builtin} <= set(entries)
+    assert all(entries[env_id]["demonstrations"] == f"builtin:{env_id}" for env_id in builtin)
     for env_id, entry in entries.items():
         entry = {key: value for key, value in entry.items() if key not in for_the_zoo}
         if env_id in ("default", "atari"):
@@ -362,7 +364,7 @@ def test_every_entry_constructs_its_model(algo):
         except (gym.error.Error, ImportError, AttributeError):
             continue  # another version of gymnasium or mujoco, or no Box2D
         model = rl_zoo3.ALGOS[algo](env=env, **entry)
-        assert (model.demonstrations is None) == (env_id not in builtin or "demonstrations" not in entry)
+        assert model.demonstrations == (f"builtin:{env_id}" if env_id in builtin and "demonstrations" in entry else None)
         env.close()
 
 
@@ -381,7 +383,8 @@ def test_mujoco_entries_have_the_authors_settings():
         for version in (4, 5):
             entry = {"subsample": 1} | entries[f"{name}-v{version}"]
             assert tuple(entry[column] for column in columns) == row
-            assert entry["terminal_value"] == "zero" and "demonstrations" not in entry
+            own = f"builtin:{name}-v{version}" if f"{name}-v{version}" in builtin_ids() else None
+            assert entry["terminal_value"] == "zero" and entry.get("demonstrations") == own
 
 
 def test_random_seed_reaches_the_model(tmp_path):

@@ -41,7 +41,7 @@ from sb3_dualqdm.buffers import (
     as_tensor,
     concatenate,
 )
-from sb3_dualqdm.demonstrations import load_demonstrations
+from sb3_dualqdm.demonstrations import builtin_ids, load_demonstrations, normalized_score
 from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
 from sb3_dualqdm.policies import POLICY_ALIASES, Draw, policy_for
@@ -1066,11 +1066,19 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Write the log; called by SB3 at every log interval."""
         self._read_statistics()
         self._log_demonstrations()
+        self._log_normalized_score()
         # SB3 renamed the method in 2.6
         getattr(super(), "dump_logs" if hasattr(OffPolicyAlgorithm, "dump_logs") else "_dump_logs")()
 
     def _dump_logs(self) -> None:
         self.dump_logs()
+
+    def _log_normalized_score(self) -> None:
+        """Between random actions (0) and the built-in expert (1), in the tasks that have one."""
+        spec = self.env.get_attr("spec", 0)[0] if self.env is not None and self.ep_info_buffer else None
+        if spec is not None and spec.id in builtin_ids():
+            returns = [episode["r"] for episode in self.ep_info_buffer]  # type: ignore[union-attr]
+            self.logger.record("rollout/normalized_score", float(normalized_score(spec.id, returns).mean()))
 
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._warned:

@@ -1,0 +1,131 @@
+"""
+Run, aggregate and plot benchmark suites.
+
+    python -m sb3_dualqdm.benchmark run paper-online --tasks HalfCheetah-v4 --methods dual_qdm bc --steps 200000 -n 2
+    python -m sb3_dualqdm.benchmark aggregate paper-online
+    python -m sb3_dualqdm.benchmark plot paper-online
+
+A run that is finished is a JSON file in the suite's folder and is not made again: the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sb3_dualqdm.benchmark import runs as running
+from sb3_dualqdm.benchmark.suites import Run, expand, suites
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    main = argparse.ArgumentParser(
+        prog="python -m sb3_dualqdm.benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = main.add_subparsers(dest="command", required=True)
+    texts = {
+        "run": "make the runs of a suite that are not there yet",
+        "aggregate": "tables of the finished runs",
+        "plot": "figures of the finished runs",
+    }
+    for name, text in texts.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("suite", choices=suites(), metavar="SUITE", help=", ".join(suites()))
+        command.add_argument("--folder", type=Path, help="folder of the suite's records, default: benchmarks/results/SUITE")
+        command.add_argument("--tasks", nargs="+", metavar="ENV", help="only these tasks")
+        command.add_argument("--methods", nargs="+", metavar="ALGO", help="only these methods")
+        command.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds")
+        command.add_argument("--steps", type=int, help="at most so many steps a run")
+        command.add_argument("--demonstrations", type=Path, metavar="DIR", help="has a file or folder named after each task")
+        if name == "run":
+            command.add_argument("-n", type=int, default=1, dest="at_once", help="runs at a time on this machine, default 1")
+            command.add_argument("--device", default="auto", help="torch device, default auto")
+            command.add_argument("--backend", choices=("local", "ray"), default="local")
+            command.add_argument("--ray-address", help="address of a Ray cluster, default: a new one on this machine")
+            command.add_argument("--dry-run", action="store_true", help="print the runs and what they cost")
+    return main
+
+
+def _possible(runs: list[Run]) -> tuple[list[Run], dict[str, list[str]]]:
+    """Runs that can be made here, and the names of the others by reason."""
+    obstacles: dict[str, list[str]] = {}
+    possible = []
+    for run in runs:
+        reason = running.obstacle(run)
+        if reason is None:
+            possible.append(run)
+        else:
+            obstacles.setdefault(reason, []).append(run.name)
+    return possible, obstacles
+
+
+def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
+    from sb3_dualqdm.benchmark import analysis
+
+    missing = [run for run in runs if not running.finished(run, folder)]
+    possible, obstacles = _possible(missing)
+    hours = running.estimate(possible, analysis.read(folder))
+    print(f"{args.suite}: {len(runs)} runs, {len(runs) - len(missing)} finished, {len(possible)} to make, in {folder}")
+    for reason, names in obstacles.items():
+        print(f"not possible here ({reason}): {len(names)} runs, the first is {names[0]}")
+    print(f"about {hours:.1f} CPU hours, {hours / max(1, args.at_once):.1f} hours with {args.at_once} at a time", flush=True)
+    if args.dry_run:
+        for run in possible:
+            print(f"  {run.name}: {run.steps:,} steps")
+        return 0
+    from tqdm import tqdm
+
+    with tqdm(total=sum(run.steps for run in possible), unit=" steps", unit_scale=True, mininterval=1.0) as bar:
+        failed = running.execute_all(
+            possible,
+            folder,
+            args.at_once,
+            args.device,
+            args.backend,
+            args.ray_address,
+            progress=bar.update,
+        )
+    for name, message in failed.items():
+        print(f"failed: {name}, see {folder / name}.log: {message.strip().splitlines()[-1]}")
+    return 1 if failed else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """
+    Command line.
+
+    :param argv: arguments, ``sys.argv[1:]`` by default.
+    :return: exit status.
+    """
+    args = parser().parse_args(argv)
+    folder = (args.folder or Path("benchmarks") / "results" / args.suite).resolve()
+    try:
+        runs = expand(args.suite, args.tasks, args.methods, args.seeds, args.steps)
+        runs = running.with_demonstrations(runs, args.demonstrations)
+        if args.command == "run":
+            return _run(args, runs, folder)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    from sb3_dualqdm.benchmark import analysis
+
+    names = {run.name for run in runs}
+    records = [record for record in analysis.read(folder) if Run(**record["run"]).name in names]
+    if not records:
+        raise SystemExit(f"error: {folder} has no finished run of what was asked for: make some with the command run.")
+    if args.command == "aggregate":
+        _, obstacles = _possible([run for run in runs if not (folder / f"{run.name}.json").exists()])
+        text = analysis.report(records, runs, obstacles)
+        (folder / "summary.md").write_text(text)
+        analysis.last(analysis.evaluations(records)).round(4).to_csv(folder / "summary.csv", index=False)
+        print(text)
+    else:
+        from sb3_dualqdm.benchmark import figures
+
+        for path in figures.plot(args.suite, analysis.evaluations(records), folder):
+            print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Tables of a suite: last evaluations, interquartile means with bootstrap intervals, what is missing."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sb3_dualqdm.benchmark.suites import REFERENCES, Run, label
+from sb3_dualqdm.demonstrations.builtin import builtin_ids, normalized_score
+from sb3_dualqdm.zoo import ALGOS
+
+RESAMPLES = 2000
+MISSING = "missing"
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """
+    The records of finished runs.
+
+    :param folder: folder of a suite.
+    :return: their contents, in the order of the methods, this package's first.
+    """
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
+    order = [*ALGOS, *REFERENCES]
+    return sorted(records, key=lambda record: order.index(record["run"]["method"]))
+
+
+def evaluations(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """
+    All evaluations.
+
+    :param records: finished runs.
+    :return: a row each: task, method (its label and variant), seed, step, mean return, score (NaN where the task has no
+        built-in expert), and the mean return of the run's demonstrations.
+    """
+    rows = []
+    for record in records:
+        run, demonstrations = record["run"], record["demonstrations"] or {}
+        facts = {"task": run["task"], "method": name_of(run), "seed": run["seed"]}
+        facts["demonstrations"] = np.mean(demonstrations["returns"]) if demonstrations.get("returns") else np.nan
+        for evaluation in record["evaluations"]:
+            mean = float(np.mean(evaluation["returns"]))
+            score = normalized_score(run["task"], mean) if run["task"] in builtin_ids() else np.nan
+            rows.append({**facts, "step": evaluation["step"], "return": mean, "score": score})
+    return pd.DataFrame(rows, columns=["task", "method", "seed", "step", "return", "score", "demonstrations"])
+
+
+def name_of(run: dict[str, Any]) -> str:
+    """
+    Method and variant for people.
+
+    :param run: a run, as JSON has it.
+    """
+    return f"{label(run['method'])}, {run['variant']}" if run["variant"] else label(run["method"])
+
+
+def last(frame: pd.DataFrame) -> pd.DataFrame:
+    """
+    The last evaluation of every run: what counts.
+
+    :param frame: see :func:`evaluations`.
+    """
+    return frame.sort_values("step").groupby(["task", "method", "seed"], as_index=False).tail(1).sort_index()
+
+
+def returns_table(frame: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
+    """
+    Last evaluations, as the mean over seeds with the lowest and the highest.
+
+    :param frame: see :func:`evaluations`.
+    :param runs: what the suite asks for; runs of it that are not in the frame are shown as missing.
+    :return: a row for each method and a column for each task, of text.
+    """
+    final = last(frame)
+    table: dict[str, dict[str, str]] = {}
+    for run in runs:
+        method = name_of({"method": run.method, "variant": run.variant})
+        cell = table.setdefault(method, {})
+        if run.task in cell:
+            continue
+        found = final[(final.task == run.task) & (final.method == method)]["return"]
+        wanted = len({other.seed for other in runs if (other.task, other.method, other.variant) == _cell(run)})
+        cell[run.task] = _describe(found.to_numpy(), wanted)
+    rows = pd.DataFrame.from_dict(table, orient="index")
+    rows = rows[sorted(rows.columns)].fillna("")
+    rows.index.name = "method"
+    return rows
+
+
+def _cell(run: Run) -> tuple[str, str, str]:
+    return run.task, run.method, run.variant
+
+
+def _describe(returns: np.ndarray, wanted: int) -> str:
+    if len(returns) == 0:
+        return MISSING
+    text = f"{returns.mean():,.1f}"
+    if len(returns) > 1:
+        text += f" ({returns.min():,.1f} to {returns.max():,.1f})"
+    return text if len(returns) >= wanted else f"{text}, {wanted - len(returns)} of {wanted} seeds {MISSING}"
+
+
+def score_matrices(final: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
+    """
+    Normalised scores as rliable takes them.
+
+    :param final: last evaluations.
+    :return: for each method its tasks, and scores of shape (seeds, tasks); with as many seeds as every one of its tasks has.
+    """
+    matrices = {}
+    for method, group in final.dropna(subset=["score"]).groupby("method", sort=False):
+        scores = {task: rows.sort_values("seed").score.to_numpy() for task, rows in group.groupby("task")}
+        seeds = min(map(len, scores.values()))
+        matrices[str(method)] = (list(scores), np.stack([values[:seeds] for values in scores.values()], axis=1))
+    return matrices
+
+
+def _rliable() -> tuple[Any, Any]:
+    try:
+        from rliable import library, metrics
+    except ImportError:
+        raise ImportError('aggregation needs rliable, which is not installed: pip install "sb3-dualqdm[benchmark]".') from None
+    return library, metrics
+
+
+def _interval(scores: Any, statistic: Any, seed: int) -> tuple[float, float, float]:
+    """A statistic of scores with its stratified-bootstrap 95 % interval: value, low, high."""
+    library, _ = _rliable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # rliable hands its random state to arch in an old way
+        point, interval = library.get_interval_estimates(
+            {"": scores}, statistic, reps=RESAMPLES, random_state=np.random.RandomState(seed)
+        )
+    return float(point[""][0]), *map(float, interval[""][:, 0])  # type: ignore[return-value]
+
+
+def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """
+    Interquartile mean of the normalised scores of each method, with stratified bootstrap 95 % intervals.
+
+    :param final: last evaluations.
+    :param seed: seed of the bootstrap.
+    :return: a row for each method: iqm, low, high, seeds, tasks.
+    """
+    _, metrics = _rliable()
+    rows = {}
+    for method, (tasks, scores) in score_matrices(final).items():
+        iqm, low, high = _interval(scores, lambda matrix: np.array([metrics.aggregate_iqm(matrix)]), seed)
+        rows[method] = {"iqm": iqm, "low": low, "high": high, "seeds": len(scores), "tasks": ", ".join(tasks)}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["iqm", "low", "high", "seeds", "tasks"])
+
+
+def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """
+    Probability that a run of the first method scores above a run of another one, over the tasks that both have.
+
+    :param final: last evaluations; the first method is the one whose row comes first.
+    :param seed: seed of the bootstrap.
+    :return: a row for each other method: probability, low, high, tasks.
+    """
+    _, metrics = _rliable()
+    matrices = score_matrices(final)
+    rows = {}
+    for other in list(matrices)[1:]:
+        first = next(iter(matrices))
+        common = [task for task in matrices[first][0] if task in matrices[other][0]]
+        if not common:
+            continue
+        pair = tuple(matrices[name][1][:, [matrices[name][0].index(task) for task in common]] for name in (first, other))
+        value, low, high = _interval(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), seed)
+        rows[f"{first} > {other}"] = {"probability": value, "low": low, "high": high, "tasks": ", ".join(common)}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks"])
+
+
+def performance_profiles(final: pd.DataFrame, thresholds: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """
+    Fraction of runs that score above each threshold.
+
+    :param final: last evaluations.
+    :param thresholds: normalised scores, shape (n,)
+    :return: for each method the fractions, shape (n,), and their 95 % interval, shape (2, n)
+    """
+    library, _ = _rliable()
+    result = {}
+    for method, (_, scores) in score_matrices(final).items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            profile, interval = library.create_performance_profile({method: scores}, thresholds, reps=RESAMPLES)
+        result[method] = (profile[method], interval[method])
+    return result
+
+
+def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """
+    Interquartile mean of the normalised scores along training: scores between two evaluations are interpolated.
+
+    :param frame: see :func:`evaluations`.
+    :param points: steps at which the scores are compared.
+    :param seed: seed of the bootstrap.
+    :return: for each method a frame with step, iqm, low, high, over the steps that all of its runs have.
+    """
+    curves = {}
+    for method, group in frame.dropna(subset=["score"]).groupby("method", sort=False):
+        runs = [run.sort_values("step") for _, run in group.groupby(["task", "seed"])]
+        steps = np.linspace(max(run.step.min() for run in runs), min(run.step.max() for run in runs), points)
+        rows = []
+        for step in np.unique(steps):
+            facts = [{"task": run.task.iloc[0], "seed": run.seed.iloc[0]} for run in runs]
+            scores = [np.interp(step, run.step, run.score) for run in runs]
+            final = pd.DataFrame(facts).assign(method=method, score=scores)
+            rows.append({"step": step, **interquartile_means(final, seed).loc[method, ["iqm", "low", "high"]]})
+        curves[str(method)] = pd.DataFrame(rows)
+    return curves
+
+
+def markdown(table: pd.DataFrame, digits: int = 2) -> str:
+    """
+    A table in Markdown, its index as the first column.
+
+    :param table: the table.
+    :param digits: digits after the point of floats.
+    """
+
+    def text(value: Any) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+    lines = [[table.index.name or "", *map(str, table.columns)], ["---"] * (len(table.columns) + 1)]
+    lines += [[str(name), *map(text, row)] for name, row in zip(table.index, table.itertuples(index=False, name=None))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def report(records: list[dict[str, Any]], runs: list[Run], obstacles: dict[str, list[str]]) -> str:
+    """
+    Everything that is known of a suite, in Markdown.
+
+    :param records: finished runs.
+    :param runs: what the suite asks for.
+    :param obstacles: runs that cannot be made here, by reason.
+    """
+    frame = evaluations(records)
+    done = {
+        (record["run"]["task"], record["run"]["method"], record["run"]["variant"], record["run"]["seed"]) for record in records
+    }
+    n_done = sum((*_cell(run), run.seed) in done for run in runs)
+    parts = [
+        f"{n_done} of {len(runs)} runs are finished. Returns of the last evaluation, mean (lowest to highest seed):\n",
+        markdown(returns_table(frame, runs)),
+    ]
+    final = last(frame)
+    if final.score.notna().any():
+        parts.append(
+            f"Normalised scores (0 random actions, 1 expert), 95 % intervals of {RESAMPLES} stratified bootstrap samples:\n"
+        )
+        parts.append(markdown(interquartile_means(final)))
+        improvement = improvement_probabilities(final)
+        if len(improvement):
+            parts.append(markdown(improvement))
+    parts += [
+        f"- not possible here ({reason}): {len(names)} runs, the first is {names[0]}\n" for reason, names in obstacles.items()
+    ]
+    return "\n".join(parts)

@@ -1,0 +1,163 @@
+"""Evaluate a model while it trains, and write what a benchmark keeps of a run as JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+# Evaluation episode i starts from this seed plus i, whatever the run's seed: no training environment has such a seed.
+EVALUATION_SEED = 10_000
+PACKAGES = ("sb3-dualqdm", "stable-baselines3", "gymnasium", "torch", "numpy", "rl-zoo3", "imitation", "mujoco")
+
+
+def evaluate(model: Any, env: Any, episodes: int) -> list[float]:
+    """
+    Returns of deterministic episodes from fixed seeds.
+
+    :param model: anything with ``predict``; observations are normalised by its own VecNormalize statistics, if any.
+    :param env: gymnasium environment.
+    :param episodes: number of episodes.
+    :return: undiscounted return of each.
+    """
+    normalizer = getattr(model, "get_vec_normalize_env", lambda: None)()
+    returns = []
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=EVALUATION_SEED + episode)
+        total, done = 0.0, False
+        while not done:
+            if normalizer is not None:
+                obs = normalizer.normalize_obs(obs)
+            obs, reward, terminated, truncated, _ = env.step(model.predict(obs, deterministic=True)[0])
+            total += float(reward)
+            done = terminated or truncated
+        returns.append(total)
+    return returns
+
+
+def versions() -> dict[str, str]:
+    """
+    Versions that a run's numbers may depend on.
+
+    :return: version by package, for those installed, and Python's.
+    """
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def write_json(path: Path, content: Any) -> None:
+    """
+    Write a JSON file whole, or not at all.
+
+    :param path: the file.
+    :param content: what it holds.
+    """
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(part, path)
+
+
+class Recorder:
+    """
+    Evaluations of one run, written after each of them.
+
+    :param request: JSON file with ``run`` (see :class:`sb3_dualqdm.benchmark.suites.Run`) and ``record``, the file to write.
+    """
+
+    def __init__(self, request: str | os.PathLike[str]):
+        import gymnasium as gym
+
+        content = json.loads(Path(request).read_text())
+        self.run, self.path = content["run"], Path(content["record"])
+        self.env = gym.make(self.run["task"])
+        self.started = time.perf_counter()
+        self.record: dict[str, Any] = {"status": "running", "versions": versions(), "demonstrations": None, "evaluations": []}
+
+    def describe(self, demonstrations: Any) -> None:
+        """
+        Note which demonstrations the run learns from.
+
+        :param demonstrations: :class:`sb3_dualqdm.Demonstrations`, or None.
+        """
+        if demonstrations is not None:
+            returns = demonstrations.episode_returns
+            self.record["demonstrations"] = {
+                "source": demonstrations.source,
+                "sha256": demonstrations.sha256,
+                "episodes": demonstrations.episode_indices.tolist(),
+                "returns": None if returns is None else returns.tolist(),
+                "subsample": demonstrations.subsampling,
+                "transitions": len(demonstrations),
+            }
+
+    def due(self, step: int) -> bool:
+        """
+        Whether an evaluation should follow.
+
+        :param step: steps done.
+        """
+        evaluations = self.record["evaluations"]
+        return step // self.run["eval_every"] > (evaluations[-1]["step"] if evaluations else 0) // self.run["eval_every"]
+
+    def evaluate(self, model: Any, step: int) -> None:
+        """
+        Evaluate and write.
+
+        :param model: the model.
+        :param step: steps done.
+        """
+        seconds = time.perf_counter() - self.started
+        returns = evaluate(model, self.env, self.run["episodes"])
+        self.record["evaluations"].append({"step": step, "seconds": round(seconds, 1), "returns": returns})
+        write_json(self.path, self.record)
+
+    def finish(self, model: Any, step: int) -> None:
+        """
+        Last evaluation, unless it was just made, and the mark that the run is complete.
+
+        :param model: the trained model.
+        :param step: steps done.
+        """
+        evaluations = self.record["evaluations"]
+        if not evaluations or evaluations[-1]["step"] != step:
+            self.evaluate(model, step)
+        seconds = round(time.perf_counter() - self.started, 1)
+        self.record |= {"status": "finished", "seconds": seconds, "cpu_seconds": round(time.process_time(), 1)}
+        write_json(self.path, self.record)
+
+
+class RecordEvaluations(BaseCallback):
+    """
+    What rl_zoo3 is given as a callback.
+
+    :param request: see :class:`Recorder`.
+    """
+
+    def __init__(self, request: str):
+        super().__init__()
+        self.recorder = Recorder(request)
+        self.started_by = os.getppid()
+
+    def _on_training_start(self) -> None:
+        buffer = getattr(self.model, "demo_buffer", None)
+        self.recorder.describe(None if buffer is None else buffer.demonstrations)
+
+    def _on_step(self) -> bool:
+        if self.recorder.due(self.num_timesteps):
+            self.recorder.evaluate(self.model, self.num_timesteps)
+        return os.getppid() == self.started_by  # who started the run is gone, and with it whoever wants the result
+
+    def _on_training_end(self) -> None:
+        if self.num_timesteps >= self.recorder.run["steps"]:
+            self.recorder.finish(self.model, self.num_timesteps)

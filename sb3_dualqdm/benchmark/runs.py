@@ -1,0 +1,240 @@
+"""One run: its command, its files, how it is executed in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sb3_dualqdm.benchmark.suites import Run
+from sb3_dualqdm.zoo import ALGOS, hyperparams_path
+
+# Steps per second of one core, evaluations included, where nothing has been measured yet; a slow guess.
+STEPS_PER_SECOND = {"bc": 300.0, "gail": 500.0}
+DEFAULT_STEPS_PER_SECOND = 100.0
+LOG_TAIL = 3_000
+
+
+class RunFailed(RuntimeError):
+    """A run ended without a complete record; the message has the end of what it printed."""
+
+
+def as_dict(run: Run) -> dict[str, Any]:
+    """
+    A run as JSON has it.
+
+    :param run: the run.
+    """
+    return json.loads(json.dumps(dataclasses.asdict(run)))
+
+
+def command(run: Run, request: Path, logs: Path, device: str = "auto") -> list[str]:
+    """
+    The command of a run.
+
+    :param run: the run.
+    :param request: file that its callback reads.
+    :param logs: folder of rl_zoo3's own files.
+    :param device: torch device.
+    :return: arguments after the interpreter.
+    """
+    if run.method == "gail":
+        return ["-m", "sb3_dualqdm.benchmark.gail", str(request), "--device", device]
+    callback = {"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(request)}}
+    params = {**run.params, "callback": callback}
+    arguments = ["--algo", run.method, "--env", run.task, "--seed", str(run.seed), "-n", str(run.steps), "-f", str(logs)]
+    arguments += ["--eval-freq", "-1", "--log-interval", "1000", "--verbose", "0", "--num-threads", "1", "--device", device]
+    return ["-m", "sb3_dualqdm.zoo", "train", *arguments, "-params", *(f"{key}:{value!r}" for key, value in params.items())]
+
+
+def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[str, Any]:
+    """
+    Train in a process of its own, with one thread.
+
+    :param run: the run.
+    :param device: torch device.
+    :param record: file that is rewritten after each evaluation, default: a temporary one.
+    :return: what is kept of the run.
+    :raises RunFailed: if the process fails, or ends before the run does.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        record = record or folder / "record.json"
+        record.unlink(missing_ok=True)
+        request = folder / "request.json"
+        request.write_text(json.dumps({"run": as_dict(run), "record": str(record)}))
+        arguments = command(run, request, folder / "logs", device)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+        process = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,  # rl_zoo3 reads no file of the same name as one of ours, and leaves nothing behind
+            env=environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        result = json.loads(record.read_text()) if record.exists() else {}
+        if process.returncode or result.get("status") != "finished":
+            raise RunFailed(f"{run.name} ended with status {process.returncode}:\n{process.stdout[-LOG_TAIL:]}")
+        shown = [argument.replace(str(folder), "FOLDER") for argument in arguments]
+        return {"run": as_dict(run), "command": ["python", *shown], **result}
+
+
+def finished(run: Run, folder: Path) -> bool:
+    """
+    Whether a run needs no more doing.
+
+    :param run: the run.
+    :param folder: folder of the suite's records.
+    :raises ValueError: if the folder has a run of this name with other settings.
+    """
+    path = folder / f"{run.name}.json"
+    if not path.exists():
+        return False
+    stored = json.loads(path.read_text())["run"]
+    differing = sorted(key for key, value in as_dict(run).items() if stored.get(key) != value)
+    if differing:
+        key = differing[0]
+        raise ValueError(
+            f"{path} has {key} = {stored.get(key)!r} but {as_dict(run)[key]!r} is asked for: name another --folder, or the "
+            "same settings."
+        )
+    return True
+
+
+def obstacle(run: Run) -> str | None:
+    """
+    Why a run cannot be made here.
+
+    :param run: the run.
+    :return: the reason, or None.
+    """
+    if run.method == "gail":
+        return _demonstrations_obstacle(run) if _importable("imitation") else "imitation is not installed here"
+    if run.method not in ALGOS:
+        return None
+    import sb3_dualqdm.algorithms
+
+    cls = getattr(sb3_dualqdm.algorithms, ALGOS[run.method])
+    known: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            known |= set(inspect.signature(base.__init__).parameters)
+    unknown = sorted(set(run.params) - known)
+    return f"{cls.__name__} has no argument {unknown[0]!r}" if unknown else _demonstrations_obstacle(run)
+
+
+def _demonstrations_obstacle(run: Run) -> str | None:
+    import yaml
+
+    from sb3_dualqdm.demonstrations import builtin
+
+    entries = yaml.safe_load(hyperparams_path("dual_qdm" if run.method == "gail" else run.method).read_text())
+    settings = {**entries.get(run.task, entries["default"]), **run.params}
+    source, wanted = settings.get("demonstrations"), settings.get("n_demonstrations")
+    if source is None:
+        return f"there are no built-in demonstrations of {run.task}; --demonstrations names others"
+    if str(source).startswith("builtin:"):
+        there = len(builtin.manifest()[str(source).removeprefix("builtin:")]["lengths"])
+        if isinstance(wanted, int) and wanted > there:
+            return f"the built-in set has {there} episodes but {wanted} are needed; --demonstrations names others"
+    return None
+
+
+def _importable(name: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(name) is not None
+
+
+def with_demonstrations(runs: Iterable[Run], folder: Path | None) -> list[Run]:
+    """
+    Let runs learn from other demonstrations than the built-in ones.
+
+    :param runs: the runs.
+    :param folder: folder that has a file or folder for each task, named after it; None: leave the runs as they are.
+    :return: the runs.
+    """
+    if folder is None:
+        return list(runs)
+    result = []
+    for run in runs:
+        found = [path for path in (folder / run.task, folder / f"{run.task}.npz") if path.exists()]
+        if found and run.method != "sac":
+            run = dataclasses.replace(run, params={"demonstrations": str(found[0].resolve()), **run.params})
+        result.append(run)
+    return result
+
+
+def estimate(runs: Iterable[Run], records: Iterable[dict[str, Any]]) -> float:
+    """
+    Processor time that runs will take.
+
+    :param runs: the runs.
+    :param records: finished runs, whose speed is believed: that of the same method and task, else that of the same method.
+    :return: hours.
+    """
+    measured: dict[tuple[str, ...], list[float]] = {}
+    for record in records:
+        run = record["run"]
+        for key in ((run["method"], run["task"]), (run["method"],)):
+            measured.setdefault(key, []).append(record["cpu_seconds"] / run["steps"])
+    seconds = 0.0
+    for run in runs:
+        guess = 1 / STEPS_PER_SECOND.get(run.method, DEFAULT_STEPS_PER_SECOND)
+        known = measured.get((run.method, run.task)) or measured.get((run.method,)) or [guess]
+        seconds += run.steps * sorted(known)[len(known) // 2]
+    return seconds / 3600
+
+
+def execute_all(
+    runs: list[Run],
+    folder: Path,
+    at_once: int = 1,
+    device: str = "auto",
+    backend: str = "local",
+    address: str | None = None,
+    task: Callable[..., dict[str, Any]] = execute,
+    progress: Callable[[float], Any] = lambda steps: None,
+) -> dict[str, str]:
+    """
+    Execute runs and write a JSON file for each that finishes.
+
+    :param runs: the runs.
+    :param folder: where the files go.
+    :param at_once: runs at a time, on this machine.
+    :param device: torch device.
+    :param backend: ``"local"`` or ``"ray"``, where each run takes a processor of the cluster.
+    :param address: address of a Ray cluster, None: the one this process is connected to, else a new local one.
+    :param task: what executes a run.
+    :param progress: told of the steps done since it was last told.
+    :return: message by name of the run, for those that failed; they are started again by the next call.
+    """
+    from sb3_dualqdm.benchmark import backends
+    from sb3_dualqdm.benchmark.recording import write_json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = (
+        backends.on_ray(runs, device, address, task)
+        if backend == "ray"
+        else backends.locally(runs, folder, at_once, device, task, progress)
+    )
+    failed = {}
+    for run, result in outcomes:
+        if isinstance(result, Exception):
+            failed[run.name] = str(result)
+            (folder / f"{run.name}.log").write_text(f"{result}\n")
+        else:
+            write_json(folder / f"{run.name}.json", result)
+            (folder / f"{run.name}.log").unlink(missing_ok=True)
+        if backend == "ray":
+            progress(run.steps)
+    return failed

@@ -1,0 +1,174 @@
+"""Ways to run an update: all of them change parameters alike, and leave no trace in what is saved."""
+
+import numpy as np
+import pytest
+import torch as th
+from algorithm_helpers import SMALL, demonstrations_for
+from stable_baselines3.common.torch_layers import create_mlp
+
+from sb3_dualqdm import DualQDM, RegIQLearn
+from sb3_dualqdm.acceleration import (
+    CapturedUpdate,
+    accelerated,
+    leaves,
+    make_capturable,
+    plain_optimizers,
+    resolve,
+    set_learning_rate,
+    tree_map,
+)
+from sb3_dualqdm.buffers import ImitationReplayBuffer, RawRows
+from sb3_dualqdm.policies import batched
+
+pytestmark = pytest.mark.both
+# Adam turns a gradient of rounding errors into a full step
+PLAIN_STEPS = {"net_arch": [16], "optimizer_class": th.optim.SGD}
+
+
+def trained(env_id, cls=DualQDM, steps=40, **kwargs):
+    arguments = {**SMALL, "seed": 0, "demonstrations": demonstrations_for(env_id), **kwargs}
+    return cls("MlpPolicy", env_id, **arguments).learn(steps)
+
+
+def parameters(model):
+    return th.cat([parameter.detach().flatten().cpu() for parameter in model.policy.parameters()])
+
+
+def train_alike(models, env_id, n_updates=5):
+    """The same updates for models of equal weights."""
+    batches = trained(env_id, steps=30)._sample_batches(n_updates, 8)
+    for model in models:
+        model._sample_batches = lambda n, size: batches
+        model.train(n_updates, 8)
+
+
+def test_trees():
+    batch = RawRows({"a": th.zeros(2)}, th.ones(3), None, th.ones(1), th.ones(2))
+    assert [len(tensor) for tensor in leaves(batch)] == [2, 3, 1, 2]
+    doubled = tree_map(lambda tensor: 2 * tensor, batch)
+    assert isinstance(doubled, RawRows) and doubled.next_obs is None and doubled.actions.tolist() == [2, 2, 2]
+
+
+def test_auto_is_plain_on_cpu_and_captured_on_cuda():
+    assert resolve("auto", th.device("cpu")) == "none"
+    assert resolve("auto", th.device("cuda")) == "cudagraph"
+    with pytest.raises(ValueError, match="must be one of"):
+        trained("CartPole-v1", acceleration="fast")
+    with pytest.raises(ValueError, match="device is cpu"):
+        trained("CartPole-v1", acceleration="cudagraph", device="cpu")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_batches_sampled_together_train_like_a_loop(env_id):
+    """Several updates in one training phase are the updates that their batches make one after the other."""
+    together, one_by_one = (trained(env_id, steps=30) for _ in range(2))
+    batches = together._sample_batches(3, 8)
+    assert batches.obs.shape[:2] == batches.actions.shape[:2] == batches.weights.expert.shape[:1] + (16,)
+    assert not th.equal(batches.obs[0], batches.obs[1])
+    together._sample_batches = lambda n, size: batches
+    together.train(3, 8)
+    for index in range(3):
+        one_by_one._sample_batches = lambda n, size, i=index: tree_map(lambda tensor: tensor[i : i + 1], batches)
+        one_by_one.train(1, 8)
+    th.testing.assert_close(parameters(together), parameters(one_by_one))
+    assert together._n_updates == one_by_one._n_updates
+
+
+def test_long_phases_are_sampled_in_parts(monkeypatch):
+    monkeypatch.setattr("sb3_dualqdm.algorithms.base.SAMPLED_AT_ONCE", 4)
+    model = trained("CartPole-v1", steps=30)
+    sizes = []
+    sample = model._sample_batches
+    model._sample_batches = lambda n, size: (sizes.append(n), sample(n, size))[1]
+    before = model._n_updates
+    model.train(10, 8)
+    assert sizes == [4, 4, 2] and model._n_updates == before + 10
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_compiled_update_equals_the_plain_one(env_id):
+    plain, compiled = (trained(env_id, steps=1, acceleration=how, policy_kwargs=PLAIN_STEPS) for how in ("none", "compile"))
+    train_alike([plain, compiled], env_id)
+    th.testing.assert_close(parameters(plain), parameters(compiled), rtol=1e-5, atol=1e-7)
+    if compiled._step._run is compiled._step._plain:
+        pytest.skip("no C++ compiler here")
+    assert compiled._step.compile_seconds > 0
+
+
+def test_a_compiler_that_fails_is_reported_once_and_training_goes_on(monkeypatch):
+    def broken(update, **kwargs):
+        def run(batch):
+            raise RuntimeError("no compiler\nat all")
+
+        return run
+
+    monkeypatch.setattr(th, "compile", broken)
+    with pytest.warns(UserWarning, match="could not be compiled .no compiler. and runs as it is") as caught:
+        model = trained("CartPole-v1", acceleration="compile")
+    assert sum("compiled" in str(warning.message) for warning in caught) == 1
+    th.testing.assert_close(parameters(model), parameters(trained("CartPole-v1")))
+
+
+def test_zips_do_not_depend_on_the_acceleration(tmp_path):
+    model = trained("Pendulum-v1", steps=12)
+    make_capturable(model._optimizers())  # what a captured update does to them
+    model.save(tmp_path / "model")
+    assert isinstance(model.critic.optimizer.param_groups[0]["lr"], th.Tensor)  # still captured
+    loaded = DualQDM.load(tmp_path / "model")
+    group = loaded.critic.optimizer.param_groups[0]
+    assert isinstance(group["lr"], float) and not group["capturable"]
+    th.testing.assert_close(parameters(model), parameters(loaded))
+
+
+def test_learning_rates_in_tensors_are_set_in_place():
+    weight = th.nn.Parameter(th.ones(2))
+    optimizer = th.optim.Adam([weight], lr=0.1)
+    weight.grad = th.ones(2)
+    optimizer.step()
+    make_capturable([optimizer])
+    rate = optimizer.param_groups[0]["lr"]
+    set_learning_rate(optimizer, 0.5)
+    assert optimizer.param_groups[0]["lr"] is rate and rate.item() == 0.5
+    with plain_optimizers([optimizer]):
+        assert optimizer.param_groups[0]["lr"] == 0.5 and not optimizer.param_groups[0]["capturable"]
+    assert optimizer.param_groups[0]["lr"] is rate and optimizer.param_groups[0]["capturable"]
+
+
+def test_replay_kept_on_another_device_follows_the_buffer():
+    """A copy on a device that is not host memory (here the CPU by another name) always holds what the buffer holds."""
+    host, copied = (
+        trained("CartPole-v1", cls=RegIQLearn, steps=60, buffer_size=25, replay_device=device) for device in ("cpu", "cpu:0")
+    )
+    assert isinstance(copied.replay_buffer, ImitationReplayBuffer) and copied.replay_buffer._copy is not None
+    th.testing.assert_close(parameters(host), parameters(copied))  # the ring has been round twice
+    for copy, stored in zip(copied.replay_buffer._copy.tensors(), copied.replay_buffer._host().tensors()):
+        assert copy.data_ptr() != stored.data_ptr() and th.equal(copy, stored)
+
+
+def test_ensemble_as_one_product_is_its_networks_one_after_the_other():
+    networks = [th.nn.Sequential(*create_mlp(5, 3, [7, 6], th.nn.Tanh)) for _ in range(3)]
+    x = th.randn(11, 5, requires_grad=True)
+    wanted = th.stack([network(x) for network in networks])
+    th.testing.assert_close(batched(networks, x), wanted)
+    inputs = [x, *(parameter for network in networks for parameter in network.parameters())]
+    weight = th.randn(3, 11, 3)
+    gradients = (th.autograd.grad((weight * out).sum(), inputs) for out in (batched(networks, x), wanted))
+    for got, right in zip(*gradients):
+        th.testing.assert_close(got, right)
+
+
+@pytest.mark.skipif(not th.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_captured_update_equals_the_plain_one(env_id):
+    kwargs = {"steps": 1, "device": "cuda", "policy_kwargs": PLAIN_STEPS}
+    plain, captured = (trained(env_id, acceleration=how, **kwargs) for how in ("none", "auto"))
+    train_alike([plain, captured], env_id, n_updates=10)
+    assert isinstance(captured._step, CapturedUpdate) and captured._step._graphs and not captured._step._failed
+    th.testing.assert_close(parameters(plain), parameters(captured), rtol=1e-5, atol=1e-7)
+
+
+def test_plain_updates_are_run_as_they_are():
+    def update(batch):
+        return {"loss": th.as_tensor(np.pi)}
+
+    assert accelerated(update, "none", []) is update
