@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 20
 
 
 def blocks(array: np.ndarray) -> Iterator[slice]:
     """
-    Row ranges of about 16 MiB, so that work on a large array needs no second one of its size.
+    Row ranges of about 1 MiB, so that work on a large array needs no second one of its size.
 
     :param array: array of shape (T, \\*shape).
     :return: the ranges in order.
