@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -64,6 +65,10 @@ def test_it_is_used_like_the_array():
     assert np.array_equal(np.concatenate([made, array]), np.concatenate([array, array]))
     for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert np.array_equal(again, array)
+    th = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns where it reads row by row
+        assert th.as_tensor(made).dtype == th.int16 and np.array_equal(th.as_tensor(made).numpy(), array)
     with pytest.raises(ValueError, match="read-only"):
         made[0] = 5
     for wrong in (8, -9, [0, 8]):

@@ -110,6 +110,12 @@ class Successors(np.lib.mixins.NDArrayOperatorsMixin):
         array[self.last] = self.final
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    def __dlpack__(self, **options: Any) -> Any:  # else torch would read row by row
+        return np.asarray(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return np.asarray(self[:0]).__dlpack_device__()
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         arrays = [np.asarray(value) if isinstance(value, Successors) else value for value in inputs]
         return getattr(ufunc, method)(*arrays, **kwargs)
