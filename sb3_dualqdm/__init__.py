@@ -18,6 +18,7 @@ _MODULE_OF = {
     "collect_demonstrations": "demonstrations",
     "expert_return": "demonstrations",
     "normalized_score": "demonstrations",
+    "to_sac": "transfer",
 }
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "expert_return",
     "load_demonstrations",
     "normalized_score",
+    "to_sac",
 ]
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         load_demonstrations,
         normalized_score,
     )
+    from sb3_dualqdm.transfer import to_sac
 
 
 def __getattr__(name: str) -> Any:

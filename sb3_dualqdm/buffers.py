@@ -92,6 +92,32 @@ def _as_stored(obs: Obs, space: spaces.Space) -> Obs:
     return obs.reshape(len(obs), *get_obs_shape(space))
 
 
+def _used_rows(state: dict[str, Any], capacity: int, size: int) -> dict[str, Any]:
+    """A buffer's attributes with every array of ``capacity`` rows (or dict of them) cut to those that are filled."""
+
+    def is_storage(value: Any) -> bool:
+        arrays = value.values() if isinstance(value, dict) and value else [value]
+        return all(isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == capacity for array in arrays)
+
+    cut = [name for name, value in state.items() if is_storage(value)]
+    return {**state, **{name: map_obs(lambda array: array[:size], state[name]) for name in cut}, "_cut": (cut, capacity)}
+
+
+def _all_rows(state: dict[str, Any]) -> dict[str, Any]:
+    """Undo :func:`_used_rows`."""
+    state = dict(state)
+    cut, capacity = state.pop("_cut", ([], 0))
+
+    def grown(array: np.ndarray) -> np.ndarray:
+        if len(array) == capacity:
+            return array
+        full = np.zeros((capacity, *array.shape[1:]), dtype=array.dtype)
+        full[: len(array)] = array
+        return full
+
+    return {**state, **{name: map_obs(grown, state[name]) for name in cut}}
+
+
 class InitialStates:
     """
     Bounded ring of raw initial observations, the sample of rho behind ``E_{s1 ~ rho}[V(s1)]``.
@@ -110,6 +136,12 @@ class InitialStates:
     def _ring(self, space: spaces.Space) -> np.ndarray:
         # np.zeros is resident only where written
         return np.zeros((self.capacity, *get_obs_shape(space)), dtype=space.dtype)  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return _used_rows(self.__dict__, self.capacity, len(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(_all_rows(state))
 
     def __len__(self) -> int:
         return min(self.n_seen, self.capacity)
@@ -136,6 +168,9 @@ class _ImitationReplay:
     generator, from host memory or from a copy on another device.
     """
 
+    # Whether it began with older experience
+    prefilled = False
+
     def __init__(self, *args: Any, n_initial_states: int = 4096, storage_device: th.device | str = "cpu", **kwargs: Any):
         super().__init__(*args, **kwargs)
         this: Any = self
@@ -145,6 +180,13 @@ class _ImitationReplay:
         self.storage_device = th.device(storage_device)
         self._copy: RawRows | None = None
         self._episode_step = np.zeros(this.n_envs, dtype=np.int32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        this: Any = self
+        return _used_rows({**self.__dict__, "_copy": None}, this.buffer_size, this.size())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(_all_rows(state))
 
     def add(self, obs: Obs, next_obs: Obs, action: np.ndarray, reward: Any, done: np.ndarray, infos: Any) -> None:
         this: Any = self
@@ -157,6 +199,32 @@ class _ImitationReplay:
             new = slice(position * this.n_envs, (position + 1) * this.n_envs)
             for copy, host in zip(self._copy.tensors(), self._host().tensors()):
                 copy[new] = host[new].to(copy.device)
+
+    def prefill(self, rows: RawRows) -> None:
+        """
+        Store older experience, whose rewards are unknown; the first rows are repeated until every environment has as many.
+
+        :param rows: transitions
+        :raises ValueError: when they are more than the buffer holds
+        """
+        this: Any = self
+        n_rows = len(rows.step)
+        n_positions = -(-n_rows // this.n_envs)
+        if n_positions > this.buffer_size:
+            raise ValueError(
+                f"There are {n_rows} extra transitions but the buffer holds {this.buffer_size * this.n_envs}: raise "
+                "buffer_size above their number, or pass fewer."
+            )
+        rows = rows.take(np.arange(n_positions * this.n_envs).reshape(n_positions, this.n_envs) % n_rows)
+        at = (this.pos + np.arange(n_positions)) % this.buffer_size
+        for ring, new in zip(self._storage().tensors(), rows.tensors()):
+            ring[at] = new.to(ring.dtype)
+        this.dones[at] = rows.terminated.numpy()
+        this.timeouts[at] = this.rewards[at] = 0
+        this.full = this.full or this.pos + n_positions >= this.buffer_size
+        this.pos = (this.pos + n_positions) % this.buffer_size
+        self._copy = None
+        self.prefilled = True
 
     def start_episodes(self, obs: Obs) -> None:
         """Every environment was reset to the raw observations ``obs``."""
@@ -180,21 +248,18 @@ class _ImitationReplay:
 
     def _host(self) -> RawRows:
         """Everything that is stored, one row for each position and environment, as views."""
+        return self._storage().map(lambda tensor: tensor.flatten(0, 1))
+
+    def _storage(self) -> RawRows:
+        """Everything that is stored, by position and environment, as views."""
         this: Any = self
-
-        def flat(array: np.ndarray) -> th.Tensor:
-            return th.from_numpy(array).flatten(0, 1)
-
         return RawRows(
-            obs=map_obs(flat, this.observations),
-            actions=flat(this.actions),
-            next_obs=map_obs(flat, this.next_observations),
-            terminated=flat(self.terminated),
-            step=flat(self.steps),
+            obs=map_obs(th.from_numpy, this.observations),
+            actions=th.from_numpy(this.actions),
+            next_obs=map_obs(th.from_numpy, this.next_observations),
+            terminated=th.from_numpy(self.terminated),
+            step=th.from_numpy(self.steps),
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copy": None}
 
 
 class ImitationReplayBuffer(_ImitationReplay, ReplayBuffer):
@@ -279,6 +344,44 @@ class DemonstrationBuffer:
     def initial_states(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> Obs:
         """First observations of demonstrated episodes, with replacement."""
         return self.stored.take(self._starts[rng.integers(len(self._starts), size=shape)]).obs
+
+
+def rows_of(buffer: Any, observation_space: spaces.Space, action_space: spaces.Space) -> RawRows:
+    """
+    Everything in a replay buffer of SB3, from the oldest row on.
+
+    :param buffer: for instance that of a SAC; its actions are scaled to [-1, 1] as ours are
+    :param observation_space: what its observations must fit
+    :param action_space: likewise
+    :raises ValueError: for a buffer of other spaces, or one that stores time limits as terminations
+    """
+    shapes = [get_obs_shape(space) for space in (buffer.observation_space, observation_space)]
+    if shapes[0] != shapes[1] or buffer.action_space != action_space:
+        raise ValueError(
+            f"The replay buffer has observations of shape {shapes[0]} and actions {buffer.action_space} but the environment "
+            f"{shapes[1]} and {action_space}: use experience of this environment."
+        )
+    if buffer.optimize_memory_usage or not buffer.handle_timeout_termination:
+        raise ValueError(
+            "The replay buffer stores time limits as terminations (optimize_memory_usage=True or "
+            "handle_timeout_termination=False): record one with SB3's defaults."
+        )
+    size = buffer.size()
+    if size == 0:
+        raise ValueError("The replay buffer is empty: pass one with transitions, or leave out extra_transitions.")
+    at = (buffer.pos * buffer.full + np.arange(size)) % buffer.buffer_size
+    dones = buffer.dones[at] > 0
+    # an episode begins after each done, and with the oldest row
+    position = np.arange(size)[:, None]
+    begin = np.maximum.accumulate(np.where(np.roll(dones, 1, axis=0) & (position > 0), position, 0), axis=0)
+    stored = {
+        "obs": buffer.observations,
+        "actions": buffer.actions,
+        "next_obs": buffer.next_observations,
+        "terminated": (buffer.dones > 0) & ~(buffer.timeouts > 0),
+    }
+    rows = {name: map_obs(lambda array: th.from_numpy(array[at]), field) for name, field in stored.items()}
+    return RawRows(**rows, step=th.from_numpy(position - begin)).map(lambda tensor: tensor.flatten(0, 1))
 
 
 def concatenate(first: RawRows, second: RawRows, device: th.device | str) -> RawRows:

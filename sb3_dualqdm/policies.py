@@ -25,6 +25,7 @@ from stable_baselines3.common.torch_layers import (
     create_mlp,
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.utils import get_device
 from stable_baselines3.sac.policies import Actor, SACPolicy
 from torch import nn
 from torch.nn import functional as F
@@ -88,7 +89,26 @@ def unsquash(actions: th.Tensor) -> th.Tensor:
     return th.atanh(actions.clamp(-1 + ACTION_CLAMP, 1 - ACTION_CLAMP))
 
 
-class SquashedGaussianActor(Actor):
+class _LoadsAlone(BaseModel):
+    """Loading of a network saved alone, which torch 2.6 and newer refuse with Stable-Baselines3 before 2.5."""
+
+    @classmethod
+    def load(cls, path: Any, device: th.device | str = "auto") -> Any:
+        """
+        Load a network that ``save`` stored; only from where you would run code from, as with every SB3 file.
+
+        :param path: file
+        :param device: torch device, default ``"auto"``
+        """
+        device = get_device(device)
+        # Spaces and classes are stored beside the weights
+        saved = th.load(path, map_location=device, weights_only=False)
+        network = cls(**saved["data"])
+        network.load_state_dict(saved["state_dict"])
+        return network.to(device)
+
+
+class SquashedGaussianActor(_LoadsAlone, Actor):
     """
     SAC's actor, by default in the reference's parameterisation: orthogonal init, a smooth map of the log standard deviation
     to [-5, 2] and the exact tanh log-determinant.
@@ -160,7 +180,7 @@ def batched(networks: Sequence[nn.Module], x: th.Tensor) -> th.Tensor:
     return x
 
 
-class _SoftQMixin:
+class _SoftQMixin(_LoadsAlone):
     """What continuous and discrete critics share: the absorbing state's value, the bounded head and the init."""
 
     def _setup_soft_q(self: Any, network_style: str, q_range: tuple[float, float] | None) -> None:
@@ -250,7 +270,7 @@ def _check_style(network_style: str) -> None:
         raise ValueError(f"network_style is {network_style!r} but must be one of {NETWORK_STYLES}: set it in policy_kwargs.")
 
 
-class SoftActorCriticPolicy(SACPolicy):
+class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
     """
     Actor and soft Q critics for Box actions. Parameters are SAC's; see :class:`stable_baselines3.sac.policies.SACPolicy`.
 
@@ -315,7 +335,7 @@ class SoftActorCriticPolicy(SACPolicy):
         return self.actor.log_prob(obs, actions)
 
 
-class SoftQPolicy(BasePolicy):
+class SoftQPolicy(_LoadsAlone, BasePolicy):
     """
     Softmax policy of a soft Q-function for Discrete actions: ``pi(a|s) = softmax(Q(s, .) / alpha)`` (paper, eq. softmax_pi).
 

@@ -17,6 +17,7 @@ RUNS = {
     "dict_observations.py": (1500, "learner "),
     "images.py": (250, "learner "),
     "recovered_reward.py": (1500, "random: mean implicit reward "),
+    "continue_with_rl.py": (1500, "after reinforcement learning "),
 }
 
 

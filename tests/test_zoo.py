@@ -10,13 +10,16 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 import yaml
 
 pytest.importorskip("rl_zoo3")
 import rl_zoo3
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from sb3_dualqdm import load_demonstrations
+from sb3_dualqdm import DualQDM, load_demonstrations
+from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.demonstrations import builtin_ids
 from sb3_dualqdm.zoo import ALGOS, convert_hyperparams, hyperparams_path, sample_hyperparams
 
@@ -104,6 +107,31 @@ def test_several_environments_in_subprocesses(tmp_path):
     output = train(tmp_path, "--vec-env", "subproc", "--progress", params=["n_envs:2", "gradient_steps:-1"])
     assert "Using 2 environments" in output
     assert saved(tmp_path)[0]["n_envs"] == 2 and saved(tmp_path)[0]["_n_updates"] == 100
+
+
+@pytest.mark.both
+def test_resumable_checkpoints_by_yaml(tmp_path):
+    """The YAML entry of the documentation; what is resumed from its file ends as the run itself did."""
+    entry = {
+        "n_timesteps": 180,
+        "policy": "MlpPolicy",
+        "policy_kwargs": "dict(net_arch=[16])",
+        "demonstrations": f"builtin:{ENV_ID}",
+        "callback": [{"sb3_dualqdm.callbacks.ResumableCheckpoint": {"path": "checkpoints/run.zip", "save_freq": 50}}],
+    }
+    (tmp_path / "mine.yml").write_text(yaml.dump({ENV_ID: entry}))
+    train(tmp_path, "-conf", "mine.yml", steps=-1)
+    whole = DualQDM.load(tmp_path / "logs/dual_qdm" / f"{ENV_ID}_1" / f"{ENV_ID}.zip")
+
+    resumed = DualQDM.resume(tmp_path / "checkpoints/run.zip", env=make_vec_env(ENV_ID))
+    assert resumed.num_timesteps == 150
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    resumed.learn(180, ResumableCheckpoint(tmp_path / "checkpoints/run.zip", 50), reset_num_timesteps=False)
+    torch.set_num_threads(threads)
+    assert resumed._n_updates == whole._n_updates == 80
+    weights = [model.policy.state_dict() for model in (whole, resumed)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @pytest.mark.both

@@ -12,6 +12,7 @@ import math
 import pathlib
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from numbers import Real
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -27,7 +28,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecTransposeImage, unwrap_vec_normalize
 from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
@@ -40,11 +41,13 @@ from sb3_dualqdm.buffers import (
     RawRows,
     as_tensor,
     concatenate,
+    rows_of,
 )
 from sb3_dualqdm.demonstrations import builtin_ids, load_demonstrations, normalized_score
 from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.objectives import VALUE_MODES, Rows, RowWeights
 from sb3_dualqdm.policies import POLICY_ALIASES, Draw, policy_for
+from sb3_dualqdm.resume import RunState, load_checkpoint, restart_episodes, unchanged_global_generators
 
 SelfImitation = TypeVar("SelfImitation", bound="ImitationAlgorithm")
 
@@ -55,6 +58,13 @@ WARMUPS = ("policy", "uniform")
 READ_INTERVAL = 1000
 # Batches of a training phase that are sampled together
 SAMPLED_AT_ONCE = 32
+# Replay buffers of SB3 that make no sense here
+REFUSED_REPLAY_BUFFERS = {
+    "HerReplayBuffer": "hindsight relabels goals to change rewards, which are never read",
+    "NStepReplayBuffer": "the implicit reward is defined over one step",
+}
+# Share of clipped demonstration values that is worth a warning
+CLIPPED_SHARE = 0.01
 # A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
 DIVERGENCE_FACTOR = 10.0
 
@@ -166,6 +176,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
+    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, or a
+        replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
+    :param normalize_by_demonstrations: let VecNormalize see the demonstrations before the first environment step, default
+        False (offline methods and ``bc_warmup_steps`` do so in any case)
     :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
         replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Saved models do not depend on it
     :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
@@ -224,6 +238,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         warmup: str = "policy",
         n_action_samples: int = 1,
         bc_warmup_steps: int = 0,
+        extra_transitions: Any = None,
+        normalize_by_demonstrations: bool = False,
         acceleration: str = "auto",
         replay_device: str = "cpu",
     ):
@@ -273,6 +289,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
+        self.extra_transitions = _plain(extra_transitions)
+        self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
 
@@ -281,10 +299,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef_optimizer: th.optim.Optimizer | None = None
         self._warned: set[str] = set()
         self._warmed_up = False
+        self._saw_demonstrations = False  # whether VecNormalize did
+        self._resumed: RunState | None = None  # what learn() has yet to restore
+        self._asked_timesteps = 0  # total_timesteps of the call of learn()
         if _init_setup_model:
             self._setup_model()
             if demonstrations is not None:
                 self._load_demonstrations()
+            self._add_extra_transitions()
 
     # ------------------------------------------------------------------------------------------------------------------
     # Construction
@@ -308,7 +330,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
                 "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
             )
-        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+        if isinstance(venv, VecTransposeImage) and unwrap_vec_normalize(venv) is not None:
+            raise ValueError(
+                "VecNormalize gives images with channels last but they are stored with channels first: wrap the environment "
+                "as VecNormalize(VecTransposeImage(env), ...)."
+            )
+        return venv
 
     def _check_arguments(self) -> None:
         """One sentence for each argument outside its domain."""
@@ -350,6 +378,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if self.replay_buffer_class is not None and not issubclass(
             self.replay_buffer_class, (ImitationReplayBuffer, ImitationDictReplayBuffer)
         ):
+            for name, reason in REFUSED_REPLAY_BUFFERS.items():
+                if any(base.__name__ == name for base in self.replay_buffer_class.__mro__):
+                    raise ValueError(f"replay_buffer_class is {self.replay_buffer_class.__name__} but {reason}: leave it out.")
             raise ValueError(
                 f"replay_buffer_class is {self.replay_buffer_class.__name__} but initial states and episode steps are needed "
                 "beside the transitions: derive it from sb3_dualqdm.buffers.ImitationReplayBuffer or leave it out."
@@ -517,6 +548,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 f"The replay buffer in {path} is a {type(buffer).__name__} of {buffer.n_envs} environments but one saved by a "
                 f"model of this package with {self.n_envs} is needed: use the same number of environments."
             )
+        buffer.storage_device = th.device(self._storage_device(self.replay_device))
         self._last_obs = None  # the stored episodes end here
 
     def _load_demonstrations(self) -> None:
@@ -545,6 +577,23 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount, device)
         if self.verbose >= 1:
             print(demos.summary())
+
+    def _add_extra_transitions(self) -> None:
+        """Store older experience in a replay buffer that has none yet."""
+        source = self.extra_transitions
+        if source is None or self.env is None or self.replay_buffer.prefilled:
+            return
+        if isinstance(source, ReplayBuffer):
+            rows = rows_of(source, self.observation_space, self.action_space)
+        else:
+            transitions = load_demonstrations(
+                source,
+                observation_space=self.observation_space,
+                action_space=self.action_space,
+                **{"max_episode_steps": self._time_limit(), **self.demonstrations_kwargs},
+            )
+            rows = DemonstrationBuffer(transitions, self.policy, self.observation_space).stored
+        self.replay_buffer.prefill(rows)
 
     def _time_limit(self) -> int | None:
         """The environment's own step limit, if it is known."""
@@ -635,17 +684,29 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        resumed = None if reset_num_timesteps else self._resumed
+        self._resumed = None
         will_reset = reset_num_timesteps or self._last_obs is None
+        if resumed is not None and total_timesteps == self._asked_timesteps:
+            # the interrupted call again; once that is complete, further steps are meant
+            total_timesteps = max(self._total_timesteps - self.num_timesteps, 0) or total_timesteps
+        else:
+            self._asked_timesteps = total_timesteps
         total_timesteps, callback = super()._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
+        if resumed is not None:
+            resumed.restore_generators(self)
         if not self.offline:
-            if will_reset:
+            if resumed is not None:
+                restart_episodes(self, resumed.reset_seed)
+            elif will_reset:
                 self.replay_buffer.start_episodes(self._raw(self._last_obs))
             self._warn_about_update_ratio()
+        self._add_extra_transitions()
         self._log_demonstrations()
         warm_up = self.bc_warmup_steps > 0 and not self._warmed_up
-        if self._n_updates == 0 and (self.offline or warm_up):
+        if self._n_updates == 0 and (self.offline or warm_up or self.normalize_by_demonstrations):
             self._normalise_by_demonstrations()
         if warm_up:
             self._bc_warmup()
@@ -655,14 +716,17 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _normalise_by_demonstrations(self) -> None:
         """VecNormalize has seen next to nothing before the first environment step: let it see the demonstrations."""
         venv, demos = self._vec_normalize_env, self._require_demonstrations()
-        if venv is None or not venv.training or not venv.norm_obs:
+        if venv is None or not venv.training or not venv.norm_obs or self._saw_demonstrations:
             return
+        self._saw_demonstrations = True
         obs = map_obs(np.asarray, demos.stored.obs)
         if isinstance(obs, dict):
             for key in venv.norm_obs_keys or ():
                 venv.obs_rms[key].update(obs[key])
         else:
             venv.obs_rms.update(obs)
+        if not self.offline:
+            self._last_obs = venv.normalize_obs(venv.get_original_obs())
 
     def _raw(self, obs: Any) -> Any:
         """Observations before VecNormalize."""
@@ -689,12 +753,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self._last_obs = None  # the next learn() resets, instead of joining two episodes
         return rollout
 
-    def train(self, gradient_steps: int, batch_size: int) -> None:
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """
         Make updates on fresh batches.
 
         :param gradient_steps: number of updates
-        :param batch_size: replay rows per update
+        :param batch_size: replay rows per update, default 64 (as SAC's; ``learn`` passes the model's)
         """
         self.policy.set_training_mode(True)
         if self._step is None:
@@ -1048,12 +1112,28 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         with th.no_grad():
             obs = map_obs(lambda tensor: tensor[is_expert], batch.obs)
+            self._warn_about_clipped(obs)
             log_likelihood = self.policy.log_prob(obs, batch.actions[is_expert]).mean()
             self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
                 initial = self._obs_tensor(self._initial_states((64,), rng))
                 value = self._value(self.critic, initial, self._noise((1, 64), rng), self._current_ent_coef()).mean()
                 self.logger.record("train/initial_value", value.item())
+
+    def _warn_about_clipped(self, obs: Any) -> None:
+        """Normalised observations of demonstrations that VecNormalize clips have lost what they say."""
+        venv = self._vec_normalize_env
+        if venv is None or not venv.norm_obs or "clipped" in self._warned:
+            return
+        values = [obs[key] for key in venv.norm_obs_keys or ()] if isinstance(obs, dict) else [obs]
+        n_clipped = sum(int((value.abs() >= venv.clip_obs).sum()) for value in values)
+        share = n_clipped / max(sum(value.numel() for value in values), 1)
+        if share > CLIPPED_SHARE:
+            self._warn_once(
+                "clipped",
+                f"{share:.1%} of the demonstrations' observation values lie beyond VecNormalize's clip_obs={venv.clip_obs}, "
+                "because its statistics come from other states: use normalize_by_demonstrations=True or a larger clip_obs.",
+            )
 
     def _log_demonstrations(self) -> None:
         demos = self._require_demonstrations().demonstrations
@@ -1156,11 +1236,31 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         if "demonstrations" in kwargs:
             kwargs.update(demonstrations=_plain(kwargs["demonstrations"]), demonstrations_sha256=None)
-        model = super().load(path, env, *args, **kwargs)
+        if "extra_transitions" in kwargs:
+            kwargs.update(extra_transitions=_plain(kwargs["extra_transitions"]))
+        # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
+        with unchanged_global_generators() if env is None else nullcontext():
+            model = super().load(path, env, *args, **kwargs)
         model._sync_temperature()
         if kwargs.get("demonstrations") is not None:
             model._load_demonstrations()
         return model
+
+    @classmethod
+    def resume(cls: type[SelfImitation], path: Any, env: GymEnv, **kwargs: Any) -> SelfImitation:
+        """
+        Go on from a checkpoint of :class:`sb3_dualqdm.callbacks.ResumableCheckpoint`, exactly where the killed run was.
+
+        Follow it by ``learn(total_timesteps, callback, reset_num_timesteps=False)`` with the arguments of the interrupted
+        call: the same ``total_timesteps`` completes that call, schedules included; any other number counts additional
+        steps, as always. Generators of random numbers are put back when ``learn`` begins.
+
+        :param path: file that the callback wrote
+        :param env: environment like that of the run, with as many copies; statistics of VecNormalize are put into it
+        :param kwargs: further arguments of :meth:`load`, such as ``device``, or ``demonstrations=`` where they were objects
+        :raises ValueError: when the file is no checkpoint or the environment has other copies or wrappers
+        """
+        return load_checkpoint(cls, path, env, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Save the model; see SB3's ``save``. How updates were accelerated leaves no trace."""
@@ -1175,9 +1275,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
         excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_weights"]
+        excluded.append("_resumed")
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
+        if not isinstance(self.extra_transitions, str):
+            excluded.append("extra_transitions")
         return super()._excluded_save_params() + excluded
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -74,7 +74,8 @@ class BC(ImitationAlgorithm):
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        self._best_validation_loss, self._evaluations_since_best = np.inf, 0
+        if self._resumed is None:
+            self._best_validation_loss, self._evaluations_since_best = np.inf, 0
         return super()._setup_learn(*args, **kwargs)
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:

@@ -1,0 +1,198 @@
+"""
+Checkpoints from which a killed run goes on as if it had never stopped.
+
+A checkpoint is the model's own zip, so that ``load`` reads it too, with two more members: the replay buffer and the state of
+the run (random generators, VecNormalize, running means). An environment cannot be stored; instead the episode ends at every
+checkpoint, by a reset whose seed is stored, in a run that goes on as well as in one that is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import random
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+
+STATE_MEMBER = "resume/state.pkl"
+REPLAY_MEMBER = "resume/replay_buffer.pkl"
+# What decides how VecNormalize treats observations and rewards
+VEC_NORMALIZE_FIELDS = (
+    *("obs_rms", "ret_rms", "training", "norm_obs", "norm_obs_keys", "norm_reward"),
+    *("clip_obs", "clip_reward", "gamma", "epsilon"),
+)
+
+Model = TypeVar("Model", bound=Any)
+
+
+def _global_states() -> dict[str, Any]:
+    """States of the generators that every library of the process shares."""
+    cuda = th.cuda.get_rng_state_all() if th.cuda.is_available() and th.cuda.is_initialized() else []
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": th.get_rng_state(), "cuda": cuda}
+
+
+def _set_global_states(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    th.set_rng_state(states["torch"])
+    if states["cuda"] and th.cuda.device_count() == len(states["cuda"]):
+        th.cuda.set_rng_state_all(states["cuda"])
+
+
+@contextmanager
+def unchanged_global_generators() -> Iterator[None]:
+    """Whatever is drawn or seeded inside leaves no trace in the generators of Python, NumPy and torch."""
+    states = _global_states()
+    try:
+        yield
+    finally:
+        _set_global_states(states)
+
+
+class RunState:
+    """
+    What a run consists of beside model, replay buffer and environment.
+
+    :param model: the model that learns
+    :param reset_seed: seed of the reset that follows
+    """
+
+    def __init__(self, model: Any, reset_seed: int):
+        self.reset_seed = reset_seed
+        self.n_envs = model.n_envs
+        self.global_states = _global_states()
+        self.sampling = model._rng.bit_generator.state
+        self.action_space = model.action_space.np_random.bit_generator.state
+        self.first_unread_update = model._first_unread_update
+        means = vars(model._statistics)
+        self.statistics = {k: v.cpu() if isinstance(v, th.Tensor) else v for k, v in means.items()}
+        venv = model.get_vec_normalize_env()
+        self.vec_normalize = None if venv is None else {name: getattr(venv, name) for name in VEC_NORMALIZE_FIELDS}
+
+    def restore_vec_normalize(self, model: Any, path: Any) -> None:
+        """
+        :raises ValueError: when only one of run and environment is normalised
+        """
+        venv = model.get_vec_normalize_env()
+        if (venv is None) != (self.vec_normalize is None):
+            found, needed = ("no ", "") if venv is None else ("a ", "out")
+            raise ValueError(
+                f"env has {found}VecNormalize but the run saved in {path} was one with{needed} it: pass an environment "
+                "wrapped as in that run."
+            )
+        if venv is not None:
+            vars(venv).update(self.vec_normalize)
+
+    def restore_generators(self, model: Any) -> None:
+        """Put every random generator, and the running means, back to where they were."""
+        device = model.device
+        vars(model._statistics).update(
+            {k: v.to(device) if isinstance(v, th.Tensor) else v for k, v in self.statistics.items()}
+        )
+        model._first_unread_update = self.first_unread_update
+        model._rng.bit_generator.state = self.sampling
+        model.action_space.np_random.bit_generator.state = self.action_space
+        _set_global_states(self.global_states)
+
+
+def restart_episodes(model: Any, seed: int) -> None:
+    """
+    End the current episodes, which go on in no later run either, and begin new ones.
+
+    :param model: the model that learns
+    :param seed: seed of the environments
+    """
+    model.env.seed(seed)
+    model._last_obs = model.env.reset()
+    model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
+    raw = model._raw(model._last_obs)
+    if model.get_vec_normalize_env() is not None:
+        model._last_original_obs = raw
+    model.replay_buffer.start_episodes(raw)
+    if model.action_noise is not None:
+        model.action_noise.reset()
+
+
+def reset_seed(model: Any) -> int:
+    """Seed that follows from the run's seed and its number of steps; drawn by the operating system without a seed."""
+    entropy = None if model.seed is None else [model.seed, model.num_timesteps]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+
+def with_suffix(path: Any) -> pathlib.Path:
+    """The path with SB3's default suffix."""
+    path = pathlib.Path(path)
+    return path if path.suffix else path.with_suffix(".zip")
+
+
+def save_checkpoint(model: Any, path: Any) -> None:
+    """
+    Write a checkpoint, whole or not at all, and begin new episodes as a resumed run will.
+
+    :param model: one of this package's models, between two rollouts
+    :param path: file to write or to replace
+    """
+    path = with_suffix(path)
+    state = RunState(model, reset_seed(model))
+    temporary = path.with_name(f"{path.name}.tmp")
+    with open(temporary, "w+b") as file:
+        model.save(file)
+        with zipfile.ZipFile(file, "a") as archive:
+            members = {STATE_MEMBER: state} if model.offline else {STATE_MEMBER: state, REPLAY_MEMBER: model.replay_buffer}
+            for name, member in members.items():
+                with archive.open(name, "w", force_zip64=True) as stream:
+                    pickle.dump(member, stream, protocol=pickle.HIGHEST_PROTOCOL)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if os.name == "posix":  # the new name is on disk when its folder is
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    if not model.offline:
+        restart_episodes(model, state.reset_seed)
+
+
+def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any) -> Model:
+    """
+    The model of a checkpoint; what is left to restore waits for ``learn``.
+
+    :param model_class: class of the model
+    :param path: file that :func:`save_checkpoint` wrote
+    :param env: environment like that of the run
+    :param kwargs: arguments of ``load``
+    :raises ValueError: when the file is no checkpoint or the environment another one
+    """
+    path = with_suffix(path)
+    with zipfile.ZipFile(path) as archive:
+        if STATE_MEMBER not in archive.namelist():
+            raise ValueError(
+                f"{path} holds a saved model alone but a checkpoint of ResumableCheckpoint is needed: use load() to read it."
+            )
+        with archive.open(STATE_MEMBER) as stream:
+            state: RunState = pickle.load(stream)
+        replay_buffer = None
+        if REPLAY_MEMBER in archive.namelist():
+            with archive.open(REPLAY_MEMBER) as stream:
+                replay_buffer = pickle.load(stream)
+    model = model_class.load(path, env, force_reset=False, **kwargs)
+    if model.n_envs != state.n_envs:
+        raise ValueError(
+            f"env has {model.n_envs} copies but the run saved in {path} has {state.n_envs}: use as many, or load() to "
+            "continue in another way."
+        )
+    state.restore_vec_normalize(model, path)
+    if replay_buffer is not None:
+        replay_buffer.device = model.device
+        replay_buffer.storage_device = th.device(model._storage_device(model.replay_device))
+        model.replay_buffer = replay_buffer
+    model._resumed = state
+    return model
