@@ -34,7 +34,7 @@ from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
-from sb3_dualqdm.demonstrations import readers
+from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
 
 TRAINERS = {DualQDMTrainer: DualQDM, IQLearnTrainer: IQLearn, RegIQLearnTrainer: RegIQLearn}
@@ -355,7 +355,7 @@ def test_one_transition_is_enough():
 
 
 def test_endless_batches_are_refused(monkeypatch):
-    monkeypatch.setattr(readers, "MAX_BATCH_ROWS", 100)
+    monkeypatch.setattr(arrays, "MAX_BATCH_ROWS", 100)
     finite = list(batches(rollout.flatten_trajectories(trajectories()), 5))
     with pytest.raises(ValueError, match="do not end"):
         DualQDM("MlpPolicy", counting_venv(), demonstrations=itertools.cycle(finite), **SMALL)
