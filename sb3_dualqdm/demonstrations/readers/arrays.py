@@ -62,6 +62,8 @@ def as_array(value: Any, name: str) -> np.ndarray:
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} is not an array of numbers (dtype {array.dtype}): pass arrays with rows of one shape.")
+    if array.size == 0 and array.ndim and len(array):  # any number of rows fits into no byte at all
+        raise ValueError(f"{name} has {len(array)} rows without a number (shape {array.shape}): store numbers in each row.")
     return array
 
 
