@@ -300,6 +300,11 @@ def test_rows_of_nothing(tmp_path):
     for name in ("d.npz", "d.pkl"):
         assert "has 1000000001 rows without a number" in refusal(tmp_path / name)
     assert "shape (1000000000, 0) that does not fit its data" in refusal(tmp_path / "objects.pkl")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for name, rows in (("obs", 10**9 + 1), ("actions", 10**9)):
+            file.create_dataset(f"data/demo_0/{name}", shape=(rows, 0), dtype="f4")
+    assert "'/data/demo_0/actions' of" in (text := refusal(tmp_path / "d.hdf5")) and "rows without a number" in text
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------------
