@@ -1,6 +1,6 @@
 # make train   trains Dual Q-DM on CartPole-v1 and prints what a random policy, the expert and the learner reach
 # make test    lint, types, documentation and the test suite in both dependency worlds
-# make fuzz    10,000 random demonstration sets for each property of the readers, about 20 minutes
+# make fuzz    10,000 random demonstration sets for each property of the readers, 10 to 30 minutes
 #
 # PYTHON chooses the interpreter (>= 3.10), TORCH the build of torch, e.g.  make test TORCH=torch
 
