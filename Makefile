@@ -1,5 +1,6 @@
 # make train   trains Dual Q-DM on CartPole-v1 and prints what a random policy, the expert and the learner reach
 # make test    lint, types, documentation and the test suite in both dependency worlds
+# make fuzz    10,000 random demonstration sets for each property of the readers, 10 to 30 minutes
 #
 # PYTHON chooses the interpreter (>= 3.10), TORCH the build of torch, e.g.  make test TORCH=torch
 
@@ -16,7 +17,7 @@ SOURCES := pyproject.toml setup.cfg constraints-imitation.txt $(wildcard startup
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest -q -n 2 --durations=10
 
-.PHONY: train test test-current test-imitation test-forced lint types docs clean
+.PHONY: train test test-current test-imitation test-forced lint types docs fuzz clean
 
 train: $(CURRENT)/.installed
 	$(CURRENT)/bin/python -m rl_zoo3.train --algo dual_qdm --env CartPole-v1 --seed 1 -f logs --eval-freq 5000 --eval-episodes 10
@@ -41,6 +42,11 @@ types: $(CURRENT)/.installed
 
 docs: $(CURRENT)/.installed
 	$(CURRENT)/bin/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+FUZZ_EXAMPLES ?= 10000
+
+fuzz: $(CURRENT)/.installed
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(CURRENT)/bin/python -m pytest -q tests/test_demonstrations_fuzz.py
 
 # The current world: newest releases
 $(CURRENT)/.installed: $(SOURCES)

@@ -110,7 +110,7 @@ def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     while True:
         if array.null_count:
             raise RefusedError(f"{name} has missing values, but every step needs one: fill them in, or leave the rows out.")
-        if types.is_fixed_size_list(array.type):
+        if types.is_fixed_size_list(array.type) and array.type.list_size > 0:
             levels.append(np.full(len(array), array.type.list_size, dtype=np.int64))
         elif types.is_list(array.type) or types.is_large_list(array.type):
             levels.append(array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
