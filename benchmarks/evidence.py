@@ -26,13 +26,9 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_dualqdm import algorithms, demonstrations
+from sb3_dualqdm.zoo import ALGOS
 
-ALGORITHMS = {
-    "dual_qdm": algorithms.DualQDM,
-    "iq_learn": algorithms.IQLearn,
-    "reg_iq_learn": algorithms.RegIQLearn,
-    "bc": algorithms.BC,
-}
+ALGORITHMS = {name: getattr(algorithms, cls) for name, cls in ALGOS.items()}
 FIELDS = ["algo", "env", "seed", "step", "mean", "std", "min", "max", "episodes", "expert_return", "demo_indices", "seconds"]
 EVALUATION_SEED = 10_000
 

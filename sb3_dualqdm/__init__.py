@@ -13,6 +13,13 @@ _MODULE_OF = {
     "IQLearn": "algorithms",
     "RegIQLearn": "algorithms",
     "BC": "algorithms",
+    "SQIL": "algorithms",
+    "LSIQ": "algorithms",
+    "DAC": "algorithms",
+    "ValueDICE": "algorithms",
+    "HyPE": "algorithms",
+    "ReCOIL": "algorithms",
+    "RIZE": "algorithms",
     "Demonstrations": "demonstrations",
     "load_demonstrations": "demonstrations",
     "collect_demonstrations": "demonstrations",
@@ -23,10 +30,17 @@ _MODULE_OF = {
 
 __all__ = [
     "BC",
+    "DAC",
+    "LSIQ",
+    "RIZE",
+    "SQIL",
     "Demonstrations",
     "DualQDM",
+    "HyPE",
     "IQLearn",
+    "ReCOIL",
     "RegIQLearn",
+    "ValueDICE",
     "collect_demonstrations",
     "expert_return",
     "load_demonstrations",
@@ -35,7 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sb3_dualqdm.algorithms import BC, DualQDM, IQLearn, RegIQLearn
+    from sb3_dualqdm.algorithms import BC, DAC, LSIQ, RIZE, SQIL, DualQDM, HyPE, IQLearn, ReCOIL, RegIQLearn, ValueDICE
     from sb3_dualqdm.demonstrations import (
         Demonstrations,
         collect_demonstrations,

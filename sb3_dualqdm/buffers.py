@@ -233,11 +233,15 @@ class _ImitationReplay:
         for index in range(this.n_envs):
             self.initial_states.add(obs, index)
 
-    def rows(self, shape: int | tuple[int, ...], rng: np.random.Generator) -> RawRows:
-        """Transitions of the given shape, uniformly with replacement."""
+    def rows(self, shape: int | tuple[int, ...], rng: np.random.Generator, n_newest: int | None = None) -> RawRows:
+        """Transitions of the given shape, uniformly with replacement; of about the newest ones alone where asked for."""
         this: Any = self
-        at = rng.integers(this.size(), size=shape) * this.n_envs + rng.integers(this.n_envs, size=shape)
-        return self._stored().take(at)
+        if n_newest is None:
+            position = rng.integers(this.size(), size=shape)
+        else:
+            age = rng.integers(min(this.size(), -(-n_newest // this.n_envs)), size=shape)
+            position = (this.pos - 1 - age) % this.buffer_size
+        return self._stored().take(position * this.n_envs + rng.integers(this.n_envs, size=shape))
 
     def _stored(self) -> RawRows:
         if self.storage_device == th.device("cpu"):

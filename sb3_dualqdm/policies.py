@@ -47,7 +47,7 @@ class Draw(NamedTuple):
         return Draw(self.actions.detach(), self.log_prob.detach())
 
 
-def _fused(optimizer_class: type[th.optim.Optimizer], optimizer_kwargs: dict[str, Any] | None) -> dict[str, Any]:
+def fused(optimizer_class: type[th.optim.Optimizer], optimizer_kwargs: dict[str, Any] | None) -> dict[str, Any]:
     """Adam steps all parameters in one pass unless the user says otherwise."""
     return {**({"fused": True} if optimizer_class in (th.optim.Adam, th.optim.AdamW) else {}), **(optimizer_kwargs or {})}
 
@@ -144,20 +144,21 @@ class SquashedGaussianActor(_LoadsAlone, Actor):
         """
         mean, log_std, _ = self.get_action_dist_params(obs)
         u = mean + log_std.exp() * noise
-        actions = th.tanh(u)
-        gaussian = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+        return Draw(th.tanh(u), self._log_density(noise, log_std, u))
+
+    def _log_density(self, standard: th.Tensor, log_std: th.Tensor, u: th.Tensor) -> th.Tensor:
+        """Of ``tanh(u)``, where ``standard`` is u less its mean, in standard deviations."""
+        gaussian = (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
         if self.network_style == "sb3":
-            log_det = th.log(1 - actions.square() + self.action_dist.epsilon).sum(dim=-1)
-        else:
-            log_det = log_det_tanh(u)
-        return Draw(actions, gaussian - log_det)
+            return gaussian - th.log(1 - th.tanh(u).square() + self.action_dist.epsilon).sum(dim=-1)
+        return gaussian - log_det_tanh(u)
 
     def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
         """Log-likelihood of actions in [-1, 1], shape ``(N,)``; actions at the border are clamped (``ACTION_CLAMP``)."""
         mean, log_std, _ = self.get_action_dist_params(obs)
-        self.action_dist.proba_distribution(mean, log_std)
         u = unsquash(actions)
-        return self.action_dist.log_prob(th.tanh(u), u)
+        # written out: torch's Normal looks at its arguments, for which a captured update cannot wait
+        return self._log_density((u - mean) * th.exp(-log_std), log_std, u)
 
 
 def batched(networks: Sequence[nn.Module], x: th.Tensor) -> th.Tensor:
@@ -294,7 +295,7 @@ class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
         _check_style(network_style)
         self._style = {"network_style": network_style}
         self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
-        optimizer_kwargs = _fused(kwargs.get("optimizer_class", th.optim.Adam), kwargs.pop("optimizer_kwargs", None))
+        optimizer_kwargs = fused(kwargs.get("optimizer_class", th.optim.Adam), kwargs.pop("optimizer_kwargs", None))
         super().__init__(*args, **{"n_critics": n_critics, "optimizer_kwargs": optimizer_kwargs, **kwargs})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -370,7 +371,7 @@ class SoftQPolicy(_LoadsAlone, BasePolicy):
             features_extractor_class,
             features_extractor_kwargs,
             optimizer_class=optimizer_class,
-            optimizer_kwargs=_fused(optimizer_class, optimizer_kwargs),
+            optimizer_kwargs=fused(optimizer_class, optimizer_kwargs),
             normalize_images=normalize_images,
         )
         if net_arch is None:

@@ -25,7 +25,9 @@ def two_rows(initial_v=None):
         initial_v=initial_v,
     )
     half = th.tensor([0.5, 0.5])
-    return rows, RowWeights(expert=th.tensor([0.0, 1.0]), value=half, constraint=half, actor=half)
+    return rows, RowWeights(
+        expert=th.tensor([0.0, 1.0]), value=half, constraint=half, actor=half, replay=1 - th.tensor([0.0, 1.0])
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def random_rows(seed, n_critics=2, n=16):
     expert[n // 2 :] = 2 / n
     everywhere = th.full((n,), 1 / n)
     rows = Rows(draw(n_critics, n), draw(n), draw(n), draw(n), draw(5))
-    return rows, RowWeights(expert, everywhere, everywhere, everywhere)
+    return rows, RowWeights(expert, everywhere, everywhere, everywhere, (expert == 0).double())
 
 
 @pytest.mark.parametrize("mode", objectives.VALUE_MODES)
@@ -101,7 +103,7 @@ def test_zero_bounds_are_reg_iq_learn(seed):
 @given(st.floats(-20, 20), st.floats(-5, 5), st.floats(0, 5))
 @settings(max_examples=50, deadline=None)
 def test_penalty_is_the_squared_distance_to_the_interval(reward, low, width):
-    weights = RowWeights(*(th.ones(1, dtype=th.float64),) * 4)
+    weights = RowWeights(*(th.ones(1, dtype=th.float64),) * 5)
     r = th.tensor([[reward]], dtype=th.float64)
     distance = max(low - reward, 0.0, reward - (low + width))
     assert objectives.bellman_penalty(r, weights, (low, low + width)).item() == pytest.approx(distance**2, abs=1e-9)
@@ -162,7 +164,7 @@ def test_telescoping_identity_on_a_chain(weighting):
     weight = GAMMA**steps if weighting == "discounted" else th.ones(horizon, dtype=th.float64)
     weight = weight / weight.sum()
     rows = Rows(q=v[None, :-1], v=v[:-1], y=GAMMA * v[1:], y_target=GAMMA * v[1:])
-    term = objectives.value_term(rows, RowWeights(weight, weight, weight, weight), "value", GAMMA).item()
+    term = objectives.value_term(rows, RowWeights(*(weight,) * 5), "value", GAMMA).item()
     if weighting == "discounted":
         assert term == pytest.approx((1 - GAMMA) * v[0].item(), rel=1e-9)
     else:
@@ -172,7 +174,7 @@ def test_telescoping_identity_on_a_chain(weighting):
 
 
 def test_actor_loss_by_hand():
-    weights = RowWeights(*(th.tensor([0.25, 0.75]),) * 4)
+    weights = RowWeights(*(th.tensor([0.25, 0.75]),) * 5)
     loss = objectives.actor_loss(th.tensor([1.0, 2.0]), th.tensor([-1.0, 3.0]), 0.5, weights)
     assert loss.item() == pytest.approx(0.25 * (-0.5 - 1.0) + 0.75 * (1.5 - 2.0))
 

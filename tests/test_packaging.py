@@ -12,7 +12,8 @@ pytest.importorskip("hatchling")
 pytestmark = pytest.mark.both
 
 ROOT = Path(__file__).parent.parent
-HYPERPARAMS = {f"{algo}.yml" for algo in ("dual_qdm", "iq_learn", "reg_iq_learn", "bc")}
+ALGORITHMS = ("dual_qdm", "iq_learn", "reg_iq_learn", "bc", "sqil", "ls_iq", "dac", "value_dice", "hype", "recoil", "rize")
+HYPERPARAMS = {f"{algo}.yml" for algo in ALGORITHMS}
 BUILTIN = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "HalfCheetah-v4", "Hopper-v4", "Swimmer-v4")
 
 

@@ -8,6 +8,7 @@ critic step, actor step on the same states, temperature step, Polyak step.
 
 from __future__ import annotations
 
+import inspect
 import math
 import pathlib
 import warnings
@@ -33,6 +34,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate, tree_map
+from sb3_dualqdm.algorithms.spaces_only import SpacesOnly, is_placeholder
 from sb3_dualqdm.algorithms.statistics import DeviceMeans
 from sb3_dualqdm.buffers import (
     DemonstrationBuffer,
@@ -89,6 +91,12 @@ class UnsupportedSpaceError(ValueError, AssertionError):
     """A space that no policy here serves; an AssertionError too, which is what SB3 raises for it."""
 
 
+def own_defaults(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """Keyword arguments with a method's own defaults for what was given neither by position nor by name."""
+    names = list(inspect.signature(ImitationAlgorithm.__init__).parameters)[1:]
+    return {**{name: value for name, value in defaults.items() if name not in names[: len(args)]}, **kwargs}
+
+
 class Noise(NamedTuple):
     """
     Standard normal noise for the policy samples of an update, S for each state; None for exact policies.
@@ -96,11 +104,13 @@ class Noise(NamedTuple):
     :param obs: for the batch's observations, shape ``(S, n + m, |A|)``
     :param next_obs: for the next observations, same shape
     :param initial_obs: for the initial states, shape ``(S, n, |A|)``, or None
+    :param uniform: uniform numbers in [0, 1] for methods that need some, shape ``(n + m, k)``, or None
     """
 
     obs: th.Tensor | None
     next_obs: th.Tensor | None
     initial_obs: th.Tensor | None
+    uniform: th.Tensor | None = None
 
 
 class Batch(NamedTuple):
@@ -131,7 +141,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     Base of the methods. The first arguments are SAC's, in SAC's order; what follows ``_init_setup_model`` is new.
 
     :param policy: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``, or a policy class of :mod:`sb3_dualqdm.policies`
-    :param env: environment (id, gymnasium env or VecEnv) with Box or Discrete actions; None only for loading
+    :param env: environment (id, gymnasium env or VecEnv) with Box or Discrete actions; None for loading, or offline with the
+        spaces given
     :param learning_rate: critic's learning rate, float or schedule of the remaining progress, default 3e-4
     :param buffer_size: replay capacity in transitions, default 1e6; allocated when first used
     :param learning_starts: environment steps before the first update, default 1280
@@ -185,6 +196,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         False (offline methods and ``bc_warmup_steps`` do so in any case)
     :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
         replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Saved models do not depend on it
+    :param offline: learn from the demonstrations (and ``extra_transitions``) alone: no environment step is made, ``learn(n)``
+        makes n updates, and every expectation over replay rows is one over what there is; default False
+    :param observation_space: with ``offline=True`` and ``env=None``, the space of the observations; default None
+    :param action_space: likewise, of the actions
     :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
         With VecNormalize rows are always drawn in host memory
     :raises ValueError: for an argument outside its domain, unsuitable spaces or demonstrations
@@ -195,8 +210,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     _replay_buffer: Any
     # What a user can do about a diverging critic
     divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
-    # learn(n) counts updates on the demonstrations alone
-    offline: ClassVar[bool] = False
+    # What the method learns from without an environment: demonstrations alone, replay rows as well, or it does not
+    offline_support: ClassVar[str] = "demonstrations"
+    # Whether Discrete actions are defined for the method
+    supports_discrete: ClassVar[bool] = True
+    # States that actor and temperature are trained on: "all" rows of a batch or its "replay" rows
+    policy_rows: ClassVar[str] = "all"
+    # target_entropy="auto" is this many times -|A|
+    entropy_factor: ClassVar[float] = 1.0
+    # Uniform numbers in [0, 1] that the method needs for each row of a batch
+    n_uniform: int = 0
 
     def __init__(
         self,
@@ -245,7 +268,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         normalize_by_demonstrations: bool = False,
         acceleration: str = "auto",
         replay_device: str = "cpu",
+        offline: bool = False,
+        observation_space: spaces.Space | None = None,
+        action_space: spaces.Space | None = None,
     ):
+        if env is None and observation_space is not None and action_space is not None:
+            env = SpacesOnly(observation_space, action_space)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -296,6 +324,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
+        self.offline = offline
 
         self.demo_buffer: DemonstrationBuffer | None = None
         self.log_ent_coef: th.Tensor | None = None
@@ -306,6 +335,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._resumed: RunState | None = None  # what learn() has yet to restore
         self._asked_timesteps = 0  # total_timesteps of the call of learn()
         if _init_setup_model:
+            if self.env is None:
+                raise ValueError(
+                    "env is None: pass an environment, or offline=True with observation_space= and action_space=."
+                )
             self._setup_model()
             if demonstrations is not None:
                 self._load_demonstrations()
@@ -354,6 +387,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
         resolve(self.acceleration, self.device)
+        self._check_spaces_and_offline()
         for name in ("batch_size", "demo_batch_size", "n_action_samples", "subsample", "target_update_interval"):
             self._check_count(name)
         if not 0 < self.gamma <= 1:
@@ -396,6 +430,22 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 "softmax of Q): leave it out and set learning_rate."
             )
 
+    def _check_spaces_and_offline(self) -> None:
+        name = type(self).__name__
+        if isinstance(self.action_space, spaces.Discrete) and not self.supports_discrete:
+            raise ValueError(
+                f"The action space is {self.action_space} but {name} is defined for Box actions only: use DualQDM, IQLearn or "
+                "SQIL with Discrete actions."
+            )
+        if self.offline and self.offline_support == "none":
+            raise ValueError(f"offline=True was given but {name} needs rollouts of its policy: leave it False.")
+        if self.offline and self.offline_support == "extra_transitions" and self.extra_transitions is None:
+            raise ValueError(
+                f"offline=True was given but {name} needs transitions beside the demonstrations: pass extra_transitions=."
+            )
+        if not self.offline and self.env is not None and is_placeholder(self.env):
+            raise ValueError(f"env is None but {name} makes environment steps: pass an environment, or offline=True.")
+
     def _check_count(self, name: str) -> None:
         value = getattr(self, name)
         if value is not None and (int(value) != value or value < 1):
@@ -417,6 +467,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ).to(self.device)
         self._convert_train_freq()
         self._setup_ent_coef()
+        self.networks: Any = th.nn.ModuleDict(self._make_networks()).to(self.device)
         self._step: Update | None = None
         self._weights: tuple[tuple[int, int], th.Tensor] | None = None
         self._statistics = DeviceMeans()
@@ -428,6 +479,20 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _policy_arguments(self) -> dict[str, Any]:
         """Keyword arguments of the policy: the user's, and what a method adds."""
         return self.policy_kwargs
+
+    def _make_networks(self) -> dict[str, th.nn.Module]:
+        """
+        Networks of a method beside the policy's, saved and resumed with the model; those that have an ``optimizer`` are
+        trained by it.
+        """
+        return {}
+
+    def _trained_networks(self) -> dict[str, Any]:
+        return {name: network for name, network in self.networks.items() if hasattr(network, "optimizer")}
+
+    def _network_rate(self, name: str, progress: float) -> float:
+        """Learning rate of one of the method's networks."""
+        return self.lr_schedule(progress)
 
     @property
     def actor(self) -> Any:  # type: ignore[override]
@@ -467,7 +532,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         return "cpu" if self._vec_normalize_env is not None else device
 
     def _make_actor_lr_schedule(self) -> Callable[[float], float]:
-        rate = self.actor_learning_rate
+        return self._rate_schedule("actor_learning_rate")
+
+    def _rate_schedule(self, name: str) -> Callable[[float], float]:
+        """The schedule that an argument gives as a float, a function or text; None: ``learning_rate``'s."""
+        rate = getattr(self, name)
         if rate is None:
             return self.lr_schedule
         if callable(rate):
@@ -479,7 +548,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             except ValueError:
                 prefix = ""
             if prefix != "lin":
-                raise ValueError(f"actor_learning_rate is {rate!r} but a float, a schedule or 'lin_<float>' is needed.")
+                raise ValueError(f"{name} is {rate!r} but a float, a schedule or 'lin_<float>' is needed.")
             return lambda progress: progress * start
         constant = float(rate)
         return lambda _: constant
@@ -488,13 +557,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         is_discrete = isinstance(self.action_space, spaces.Discrete)
         if self.target_entropy == "auto":
             space: Any = self.action_space
-            self._target_entropy = 0.1 * math.log(int(space.n)) if is_discrete else -float(np.prod(space.shape))
+            self._target_entropy = (
+                0.1 * math.log(int(space.n)) if is_discrete else -self.entropy_factor * float(np.prod(space.shape))
+            )
         else:
             self._target_entropy = float(self.target_entropy)
         if isinstance(self.ent_coef, str):
             start = th.full((1,), _initial_temperature(self.ent_coef), device=self.device)
             self.log_ent_coef = start.log().requires_grad_(True)
-            self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1))
+            self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1), fused=True)
         elif not isinstance(self.ent_coef, Real) or not 0 <= self.ent_coef < math.inf:
             raise ValueError(f"ent_coef is {self.ent_coef} but a finite temperature of at least 0, or 'auto', is needed.")
         self._sync_temperature()
@@ -644,6 +715,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises FloatingPointError: when NaN or infinite losses were found
         """
         self._require_demonstrations()
+        if self.env is None and self.offline:
+            self.env = self._wrap_env(SpacesOnly(self.observation_space, self.action_space))
         if self.env is None:
             raise ValueError("learn() was called without an environment: pass env= to load() or call set_env() first.")
         run = self._learn_offline if self.offline else super().learn
@@ -764,6 +837,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy.set_training_mode(True)
         if self._step is None:
             self._step = accelerated(self._update, resolve(self.acceleration, self.device), self._optimizers())
+        self._before_updates()
         self._update_learning_rates()
         for start in range(0, gradient_steps, SAMPLED_AT_ONCE):
             n_batches = min(SAMPLED_AT_ONCE, gradient_steps - start)
@@ -782,7 +856,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _optimizers(self) -> list[th.optim.Optimizer]:
         """Every optimiser that an update steps."""
         actor = None if self.actor is None else self.actor.optimizer
-        return [optimizer for optimizer in (self.critic.optimizer, actor, self.ent_coef_optimizer) if optimizer is not None]
+        own = [network.optimizer for network in self._trained_networks().values()]
+        every = (self.critic.optimizer, actor, self.ent_coef_optimizer, *own)
+        return [optimizer for optimizer in every if optimizer is not None]
 
     def _update_learning_rates(self) -> None:
         progress = self._current_progress_remaining
@@ -794,6 +870,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             actor_rate = self.actor_lr_schedule(progress)
             set_learning_rate(self.actor.optimizer, actor_rate)
             self.logger.record("train/actor_learning_rate", actor_rate)
+        for name, network in self._trained_networks().items():
+            set_learning_rate(network.optimizer, self._network_rate(name, progress))
 
     def _update_target(self) -> None:
         """Polyak step of the target critic; running statistics of its layers are copied."""
@@ -801,6 +879,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         with th.no_grad():
             th._foreach_lerp_(target, online, self.tau)
         polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
+
+    def _before_updates(self) -> None:
+        """What a method does on the host before the updates of a training phase."""
 
     def _after_update(self) -> None:
         """What a method does on the host between two updates."""
@@ -829,12 +910,49 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         :return: scalars to log
         """
+        return self._soft_actor_critic_step(batch, self.critic_loss, self._n_replay(batch))
+
+    def _n_replay(self, batch: Batch) -> int:
+        """Number of replay rows, which come first."""
+        return len(batch.not_terminated) - self._demo_batch_size()
+
+    @staticmethod
+    def _replay_part(batch: Batch, n_replay: int) -> Batch:
+        """The replay rows alone, with the absorbing rows that follow them."""
+        n = len(batch.not_terminated)
+
+        def first(tensor: th.Tensor) -> th.Tensor:
+            return tensor[:n_replay]
+
+        weights = batch.weights._replace(actor=batch.weights.replay)
+        return batch._replace(
+            obs=map_obs(first, batch.obs),
+            actions=first(batch.actions),
+            next_obs=map_obs(first, batch.next_obs),
+            not_terminated=first(batch.not_terminated),
+            weights=RowWeights(*(th.cat([w[:n_replay], w[n : n + n_replay]]) for w in weights)),
+            noise=batch.noise._replace(
+                obs=None if batch.noise.obs is None else batch.noise.obs[:, :n_replay],
+                next_obs=None if batch.noise.next_obs is None else batch.noise.next_obs[:, :n_replay],
+            ),
+        )
+
+    def _soft_actor_critic_step(
+        self, batch: Batch, critic_loss: Callable[[Rows, RowWeights], th.Tensor], n_replay: int
+    ) -> dict[str, th.Tensor]:
+        """
+        Critic step, actor step on the same states, temperature step.
+
+        :param critic_loss: scalar to minimise over the critic, of the rows and the expectations over them
+        :return: scalars to log
+        """
         ent_coef = self._current_ent_coef()
         draw = self.policy.draw(batch.obs, batch.noise.obs)
         th._dynamo.graph_break()  # compiled, the sample must outlive the critic's backward pass
         rows = self._rows(batch, draw, ent_coef)
-        loss = self.critic_loss(rows, batch.weights)
+        loss = critic_loss(rows, batch.weights)
         self._descend(self.critic.optimizer, loss)
+        self._after_critic_step(rows, batch.weights)
 
         statistics: dict[str, Any] = {"critic_loss": loss.detach()}
         if draw is not None:
@@ -843,7 +961,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             statistics["ent_coef"] = ent_coef
             statistics["ent_coef_loss"] = self._ent_coef_step(batch, draw, ent_coef)
         with th.no_grad():
-            statistics.update(self._row_statistics(rows, len(batch.not_terminated) - self._demo_batch_size()))
+            statistics.update(self._row_statistics(rows, n_replay))
             statistics.update(self.extra_statistics(rows, batch.weights))
         return statistics
 
@@ -851,7 +969,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Evaluate the critics on a batch and append the absorbing rows."""
         q, v = self.policy.q_and_value(batch.obs, batch.actions, draw, ent_coef)
         with th.no_grad():
-            next_draw = self.policy.draw(batch.next_obs, batch.noise.next_obs)
+            next_draw = self._next_draw(batch)
             y_target = self._discounted_next_value(self.critic_target, batch, next_draw, ent_coef)
         is_paper = self.objective == "paper"
         y = self._discounted_next_value(self.critic, batch, next_draw, ent_coef) if is_paper else y_target
@@ -868,6 +986,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             y = th.cat([y, y_absorbing.expand_as(y)])
             y_target = th.cat([y_target, (self.gamma * v_absorbing_target).expand_as(y_target)]) if is_paper else y
         return Rows(q, v, y, y_target, initial_v)
+
+    def _after_critic_step(self, rows: Rows, weights: RowWeights) -> None:
+        """What a method adapts to the values that the critic's step has seen; part of the update."""
+
+    def _next_draw(self, batch: Batch) -> Draw | None:
+        """Policy samples at the next states."""
+        return self.policy.draw(batch.next_obs, batch.noise.next_obs)
 
     def _discounted_next_value(self, critic: Any, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         """``gamma V(s')``; after a termination V is the absorbing state's value or 0."""
@@ -887,19 +1012,30 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         return critic.bounded(critic.absorbing / (1 - self.gamma))
 
     def _actor_step(self, batch: Batch, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
-        q = self.critic.q_values(batch.obs, draw.actions[0]).amin(dim=0)
+        q = self._actor_values(batch, draw)
         rows = slice(0, len(q))  # the absorbing state has no decision to learn
-        loss = objectives.actor_loss(q, draw.log_prob[0], ent_coef, RowWeights(*(w[rows] for w in batch.weights)))
+        weights = batch.weights if self.policy_rows == "all" else batch.weights._replace(actor=batch.weights.replay)
+        loss = objectives.actor_loss(q, draw.log_prob[0], ent_coef, RowWeights(*(w[rows] for w in weights)))
         self._descend(self.actor.optimizer, loss)
         return loss.detach()
+
+    def _actor_values(self, batch: Batch, draw: Draw) -> th.Tensor:
+        """What the actor maximises beside its entropy, shape ``(n + m,)``."""
+        return self.critic.q_values(batch.obs, draw.actions[0]).amin(dim=0)
 
     @staticmethod
     def _descend(optimizer: th.optim.Optimizer, loss: th.Tensor) -> None:
         """Step an optimiser's own parameters; no gradient is computed for others that the loss passes through."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for parameter, gradient in zip(parameters, th.autograd.grad(loss, parameters, allow_unused=True)):
-            parameter.grad = gradient
+        ImitationAlgorithm._differentiate(optimizer, loss)
         optimizer.step()
+
+    @staticmethod
+    def _differentiate(optimizer: th.optim.Optimizer, loss: th.Tensor, retain_graph: bool = False) -> None:
+        """Compute the gradient for an optimiser's own parameters, without a step."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = th.autograd.grad(loss, parameters, allow_unused=True, retain_graph=retain_graph)
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient
 
     def _ent_coef_step(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         assert self.log_ent_coef is not None and self.ent_coef_optimizer is not None
@@ -909,6 +1045,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 log_prob = (log_pi.exp() * log_pi).sum(dim=-1)
         else:
             log_prob = draw.log_prob[0]
+        if self.policy_rows == "replay":
+            log_prob = log_prob[: self._n_replay(batch)]
         loss = objectives.ent_coef_loss(self.log_ent_coef, log_prob, self._target_entropy)
         self._descend(self.ent_coef_optimizer, loss)
         self._sync_temperature()
@@ -934,10 +1072,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _sample_batch(self, batch_size: int) -> Batch:
         """One batch, as an update sees it."""
-        return tree_map(itemgetter(0), self._sample_batches(1, batch_size))
+        return self._first_batch(self._sample_batches(1, batch_size))
+
+    @staticmethod
+    def _first_batch(batches: Batch) -> Batch:
+        return tree_map(itemgetter(0), batches)
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
         """Several batches at once, stacked along a leading axis."""
+        if self.offline and self.extra_transitions is None:
+            return self._to_batches(self._require_demonstrations().rows((n_batches, self._demo_batch_size()), self._rng), 0)
         replay = self.replay_buffer.rows((n_batches, batch_size), self._rng)
         expert = self._require_demonstrations().rows((n_batches, self._demo_batch_size()), self._rng)
         return self._to_batches(concatenate(replay, expert, self._storage_device(self.device)), batch_size)
@@ -946,12 +1090,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """Normalise rows with the current VecNormalize statistics, move them to the device, and add what else is drawn."""
         n_batches, n_rows = rows.terminated.shape
         initial_obs = initial_noise = None
-        if self.value_mode == "initial" and n_replay > 0:
-            initial_obs = self._obs_tensor(self._initial_states((n_batches, n_replay), self._rng))
+        if self.value_mode == "initial" and (n_replay > 0 or self.offline):
+            initial_obs = self._obs_tensor(self._initial_states((n_batches, n_replay or n_rows), self._rng))
         noise = self._noise((n_batches, self.n_action_samples, n_rows))
         next_noise = self._noise((n_batches, self.n_action_samples, n_rows))
         if initial_obs is not None:
-            initial_noise = self._noise((n_batches, self.n_action_samples, n_replay))
+            initial_noise = self._noise((n_batches, self.n_action_samples, n_replay or n_rows))
+        uniform = None
+        if self.n_uniform > 0:
+            uniform = th.as_tensor(self._rng.random((n_batches, n_rows, self.n_uniform), dtype=np.float32), device=self.device)
         return Batch(
             obs=self._obs_tensor(rows.obs),
             actions=self._action_tensor(rows.actions),
@@ -959,7 +1106,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             not_terminated=(~rows.terminated).to(self.device, th.float32),
             weights=self._row_weights(rows, n_replay),
             initial_obs=initial_obs,
-            noise=Noise(noise, next_noise, initial_noise),
+            noise=Noise(noise, next_noise, initial_noise, uniform),
         )
 
     def _action_tensor(self, actions: th.Tensor) -> th.Tensor:
@@ -985,9 +1132,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         which counts where the row terminated (as its row does) and is never shown to the actor.
         """
         terminated = rows.terminated.to(self.device).unsqueeze(-2)
-        weights = self._equal_weights(terminated.shape[-1], n_replay).expand(len(terminated), 4, -1)
-        is_paper = self.objective == "paper" and n_replay > 0
-        if is_paper:
+        weights = self._equal_weights(terminated.shape[-1], n_replay).expand(len(terminated), 5, -1)
+        is_paper = self.objective == "paper"
+        if is_paper and n_replay > 0:
             weights = self._occupancy_weights(weights, rows.step.to(self.device), n_replay)
         if self.terminal_value == "absorbing":
             weights = th.cat([weights, weights * terminated], dim=-1)
@@ -996,13 +1143,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         return RowWeights(*weights.float().unbind(dim=-2))
 
     def _equal_weights(self, n: int, n_replay: int) -> th.Tensor:
-        """Rows of :class:`RowWeights` where every row of a kind counts the same, shape ``(4, n)``; made once."""
+        """Rows of :class:`RowWeights` where every row of a kind counts the same, shape ``(5, n)``; made once."""
         key = (n, n_replay)
         if self._weights is None or self._weights[0] != key:
             expert = th.zeros(n, dtype=th.float64, device=self.device)
             expert[n_replay:] = 1 / max(n - n_replay, 1)
             everywhere = th.full_like(expert, 1 / n)
-            self._weights = key, th.stack([expert, everywhere, everywhere, everywhere])
+            replay = th.zeros_like(expert)
+            replay[:n_replay] = 1 / max(n_replay, 1)
+            self._weights = key, th.stack([expert, everywhere, everywhere, everywhere, replay])
         return self._weights[1]
 
     def _occupancy_weights(self, weights: th.Tensor, step: th.Tensor, n_replay: int) -> th.Tensor:
@@ -1012,12 +1161,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         Expert rows are drawn with probability proportional to gamma^t already, replay rows uniformly. Only relative weights
         matter, and gamma^t of a long episode is not representable.
         """
-        expert = weights[..., 0, :]
+        expert, replay = weights[..., 0, :], weights[..., 4, :]
         step = step[..., :n_replay].double()
         occupancy = self.gamma ** (step - step.amin(dim=-1, keepdim=True))
         occupancy = F.pad(occupancy / occupancy.sum(dim=-1, keepdim=True), (0, expert.shape[-1] - n_replay))
-        replay = (expert == 0).double() / n_replay
-        return th.stack([expert, (expert + occupancy) / 2, replay, replay], dim=-2)
+        return th.stack([expert, (expert + occupancy) / 2, replay, replay, replay], dim=-2)
 
     def _absorbing_occupancy(self, weights: th.Tensor, n_replay: int) -> th.Tensor:
         """The absorbing state is occupied for ever: gamma + gamma^2 + ... times as much as the row that led to it."""
@@ -1029,9 +1177,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         def normalised(weight: th.Tensor) -> th.Tensor:
             return weight / weight.sum(dim=-1, keepdim=True)
 
-        expert, value, constraint, actor = weights.unbind(dim=-2)
-        value = (normalised(value * scale * is_expert) + normalised(value * scale * ~is_expert)) / 2
-        return th.stack([normalised(expert * scale), value, constraint, actor], dim=-2)
+        expert, value, *others = weights.unbind(dim=-2)
+        sides = [is_expert] if n_replay == 0 else [is_expert, ~is_expert]
+        value = th.stack([normalised(value * scale * side) for side in sides]).mean(dim=0)
+        return th.stack([normalised(expert * scale), value, *others], dim=-2)
 
     def _initial_states(self, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
         """Raw initial states: online ones as soon as there are any, else the demonstrations' starts."""
@@ -1057,6 +1206,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         r = q - rows.y[:n]
         statistics: dict[str, th.Tensor] = {}
         for name, part in (("expert", r[:, n_replay:]), ("replay", r[:, :n_replay])):
+            if part.shape[1] == 0:
+                continue
             std, mean = th.std_mean(part, dim=1, correction=0)
             statistics[f"implicit_reward_{name}"], statistics[f"implicit_reward_{name}_std"] = mean.mean(), std.mean()
         statistics["q_mean"], statistics["q_abs_mean"] = q.mean(), q.abs().mean()
@@ -1278,7 +1429,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch", "_warned"]
         excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_weights"]
-        excluded.append("_resumed")
+        excluded += ["_resumed", "networks"]
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
@@ -1290,6 +1441,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         state_dicts = ["policy", "critic.optimizer"]
         if self.actor is not None:
             state_dicts.append("actor.optimizer")
+        if len(self.networks) > 0:
+            state_dicts += ["networks", *(f"networks.{name}.optimizer" for name in self._trained_networks())]
         if self.ent_coef_optimizer is not None:
             return [*state_dicts, "ent_coef_optimizer"], ["log_ent_coef"]
         return state_dicts, []

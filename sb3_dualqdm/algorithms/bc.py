@@ -30,7 +30,6 @@ class BC(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    offline = True
     divergence_advice = "lower learning_rate"
 
     def __init__(
@@ -47,10 +46,12 @@ class BC(ImitationAlgorithm):
         self.validation_interval = validation_interval
         self.early_stopping_patience = early_stopping_patience
         kwargs.setdefault("ent_coef", 1.0)  # the logits of a categorical are Q / alpha
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"offline": True, **kwargs})
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
+        if not self.offline:
+            raise ValueError("offline=False was given but BC makes no environment step: leave it out.")
         if self.loss not in LOSSES:
             raise ValueError(f"loss is {self.loss!r} but must be one of {LOSSES}.")
         if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):

@@ -1,0 +1,157 @@
+"""HyPE: hybrid inverse reinforcement learning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch as th
+
+from sb3_dualqdm import objectives
+from sb3_dualqdm.acceleration import set_learning_rate
+from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.buffers import concatenate
+from sb3_dualqdm.networks import StateActionNetwork
+from sb3_dualqdm.objectives import Rows, RowWeights
+from sb3_dualqdm.optimizers import OptimisticAdam
+
+COST_FIELDS = ("cost_interval", "cost_window", "cost_batch_size")
+
+
+class HyPE(ImitationAlgorithm):
+    """
+    HyPE (Ren et al., 2024): SAC on a mixture of replay and demonstrations, under a cost f that is rarely updated.
+
+    f is lowered on demonstrations and raised on the learner's newest transitions, once every ``cost_interval`` steps; the
+    reward is -f, computed anew for every batch. The authors' code rolls out four further episodes for each update of f and
+    does not count them; here f sees the newest ``cost_window`` transitions, so that every step counts. Its restarts of SAC's
+    step counter (a learning rate that falls to zero in every round, random actions at its beginning) are left out.
+
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode``, ``objective`` and ``demo_batch_size`` are unused
+    :param expert_fraction: share rho of demonstrations in ``batch_size``, a float or a function of the remaining progress,
+        default 0.2
+    :param cost_interval: environment steps between two updates of f, default 10,000
+    :param cost_window: newest transitions that f is updated on, default 4000
+    :param cost_batch_size: rows of the learner, and as many of demonstrations, in an update of f, default 4096
+    :param cost_learning_rate: in the first two updates of f; update k has this rate over k, default 8e-4
+    :param cost_arch: hidden layers of f, default ``[256, 256]``
+    :param gradient_penalty: weight of ``(|grad f| - centre)^2``, default 10
+    :param gradient_penalty_centre: gradient norm that costs nothing, default 0.4
+    :param kwargs: see :class:`ImitationAlgorithm`; ``learning_rate`` 7.3e-4, ``gamma`` 0.98, ``tau`` 0.02,
+        ``ent_coef="auto"``, two critics and :class:`sb3_dualqdm.optimizers.OptimisticAdam` are the defaults of this class
+    """
+
+    offline_support = "none"
+    n_uniform = 1
+    divergence_advice = "raise gradient_penalty or lower cost_learning_rate"
+
+    def __init__(
+        self,
+        *args: Any,
+        expert_fraction: float | Callable[[float], float] = 0.2,
+        cost_interval: int = 10_000,
+        cost_window: int = 4000,
+        cost_batch_size: int = 4096,
+        cost_learning_rate: float = 8e-4,
+        cost_arch: list[int] | None = None,
+        gradient_penalty: float = 10.0,
+        gradient_penalty_centre: float = 0.4,
+        **kwargs: Any,
+    ):
+        self.expert_fraction = expert_fraction
+        self.cost_interval = cost_interval
+        self.cost_window = cost_window
+        self.cost_batch_size = cost_batch_size
+        self.cost_learning_rate = cost_learning_rate
+        self.cost_arch = [256, 256] if cost_arch is None else cost_arch
+        self.gradient_penalty = gradient_penalty
+        self.gradient_penalty_centre = gradient_penalty_centre
+        self._n_cost_updates = 0
+        self._next_cost_update = 0
+        own = {"learning_rate": 7.3e-4, "gamma": 0.98, "tau": 0.02, "ent_coef": "auto"}
+        super().__init__(*args, **own_defaults(args, kwargs, **own))
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        for name in COST_FIELDS:
+            self._check_count(name)
+        for name in ("gradient_penalty", "gradient_penalty_centre"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)} but a number of at least 0 is needed.")
+        if self.demo_batch_size is not None:
+            raise ValueError(
+                f"demo_batch_size is {self.demo_batch_size} but HyPE splits batch_size by expert_fraction: leave it out."
+            )
+        if not callable(self.expert_fraction) and not 0 < self.expert_fraction < 1:
+            raise ValueError(f"expert_fraction is {self.expert_fraction} but must be above 0 and below 1.")
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        return {"n_critics": 2, "optimizer_class": OptimisticAdam, **super()._policy_arguments()}
+
+    def _make_networks(self) -> dict[str, th.nn.Module]:
+        cost = StateActionNetwork(self.policy, self.cost_arch)
+        return {"cost": cost.optimised_by(OptimisticAdam, self.cost_learning_rate)}
+
+    def _network_rate(self, name: str, progress: float) -> float:
+        return self.cost_learning_rate / max(self._n_cost_updates, 1)
+
+    def _demo_batch_size(self) -> int:
+        rho = self.expert_fraction
+        share = float(rho(self._current_progress_remaining)) if callable(rho) else rho
+        return min(max(int(self.batch_size * share), 1), max(self.batch_size - 1, 1))
+
+    def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
+        return super()._sample_batches(n_batches, max(batch_size - self._demo_batch_size(), 1))
+
+    def _costs(self, batch: Batch) -> th.Tensor:
+        """f of the rows, and of the absorbing rows that follow them."""
+        cost = self.networks["cost"]
+        values = cost(batch.obs, batch.actions)
+        return cost.with_absorbing(values) if self.terminal_value == "absorbing" else values
+
+    def _update(self, batch: Batch) -> dict[str, th.Tensor]:
+        with th.no_grad():
+            rewards = -self._costs(batch)
+
+        def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
+            return objectives.td_loss(rows, rewards, weights.value)
+
+        n_replay = self._n_replay(batch)
+        statistics = self._soft_actor_critic_step(batch, critic_loss, n_replay)
+        return {**statistics, "learned_reward_replay": rewards[:n_replay].mean()}
+
+    def _before_updates(self) -> None:
+        wait = self._next_cost_update - self.num_timesteps
+        if 0 < wait <= self.cost_interval:  # more than that, and learn() has begun to count anew
+            return
+        self._next_cost_update = self.num_timesteps + self.cost_interval
+        shape = (1, self.cost_batch_size)
+        learner = self.replay_buffer.rows(shape, self._rng, n_newest=self.cost_window)
+        expert = self._require_demonstrations().rows(shape, self._rng)
+        rows = concatenate(learner, expert, self._storage_device(self.device))
+        batch = self._to_batches(rows, self.cost_batch_size)
+        self._cost_step(self._first_batch(batch))
+        self._n_cost_updates += 1
+
+    def _cost_step(self, batch: Batch) -> None:
+        """One step of f by an optimiser that remembers nothing, as in the authors' code."""
+        cost = self.networks["cost"]
+        n = self.cost_batch_size
+        loss = objectives.moment_loss(self._costs(batch), batch.weights)
+        inputs = cost.inputs(batch.obs, batch.actions)
+
+        def f(points: th.Tensor) -> th.Tensor:
+            return cost.head(points).squeeze(-1)
+
+        mix = batch.noise.uniform[:n]  # type: ignore[index]
+        penalty = objectives.gradient_penalty(f, inputs[n:], inputs[:n], mix, self.gradient_penalty_centre)
+        cost.optimizer.state.clear()
+        set_learning_rate(cost.optimizer, self._network_rate("cost", 1.0))
+        self._descend(cost.optimizer, loss + self.gradient_penalty * penalty)
+        self.logger.record("train/cost_loss", loss.item())
+        self.logger.record("train/cost_gradient_penalty", penalty.item())
+        self.logger.record("train/n_cost_updates", self._n_cost_updates + 1)
+
+    def _largest_reward(self) -> float:
+        return math.inf  # the cost has no range

@@ -1,0 +1,263 @@
+"""RIZE: implicit rewards towards learned levels, with quantile critics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch as th
+from stable_baselines3.common.policies import BasePolicy
+from torch import nn
+
+from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.objectives import Rows, RowWeights, sampled_soft_value
+from sb3_dualqdm.policies import CnnPolicy, ContinuousSoftQ, Draw, MultiInputPolicy, SoftActorCriticPolicy
+
+N_COSINES = 64
+VALUE_MODES = ("value", "v0")
+TARGET_INITS = ("random", "copy")
+
+
+class QuantileNetwork(nn.Module):
+    """
+    Quantiles Z(s, a, tau) of a return: features of state and action times features of cosines of tau.
+
+    :param input_dim: size of state features and action together
+    :param width: of every layer, default 256
+    """
+
+    frequencies: th.Tensor
+
+    def __init__(self, input_dim: int, width: int = 256):
+        super().__init__()
+        self.base = nn.Sequential(nn.Linear(input_dim, width), nn.LayerNorm(width), nn.ReLU())
+        self.embedding = nn.Sequential(nn.Linear(N_COSINES, width), nn.LayerNorm(width), nn.Sigmoid())
+        self.merge = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, 1))
+        self.register_buffer("frequencies", math.pi * th.arange(1, N_COSINES + 1))
+
+    def forward(self, x: th.Tensor, tau: th.Tensor) -> th.Tensor:
+        """
+        :param x: shape ``(N, input_dim)``
+        :param tau: shape ``(N, K)``
+        :return: shape ``(N, K)``
+        """
+        cosines = th.cos(tau.unsqueeze(-1) * self.frequencies)
+        return self.merge(self.base(x).unsqueeze(1) * self.embedding(cosines)).squeeze(-1)
+
+
+def fractions(uniform: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+    """
+    Shares of probability proportional to ``u + 0.1``, and the midpoints of their cumulative sums.
+
+    :param uniform: u, shape ``(N, K)``
+    :return: shares and midpoints, same shape
+    """
+    share = uniform + 0.1
+    share = share / share.sum(dim=-1, keepdim=True)
+    return share, share.cumsum(dim=-1) - share / 2
+
+
+class QuantileSoftQ(ContinuousSoftQ):
+    """
+    Critics whose value is the mean of their quantiles.
+
+    :param n_quantiles: quantiles of each return, default 24
+    """
+
+    def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.n_quantiles = n_quantiles
+        arch, dim = kwargs["net_arch"], kwargs["features_dim"] + self.action_space.shape[0]  # type: ignore[index]
+        self.q_networks = []
+        for index in range(self.n_critics):
+            network = QuantileNetwork(dim, arch[0] if arch else 256)
+            setattr(self, f"qf{index}", network)
+            self.q_networks.append(network)  # type: ignore[arg-type]
+        # Uniform numbers behind the fractions of each state's quantiles; None: equal fractions
+        self.uniform: th.Tensor | None = None
+
+    def quantiles(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Quantiles of every critic, shape ``(C, k * N, K)``, and their shares of probability; see :meth:`q_values`.
+        """
+        with th.set_grad_enabled(th.is_grad_enabled() and not self.share_features_extractor):
+            features = self.extract_features(obs, self.features_extractor)
+        times = len(actions) // len(features)
+        uniform = self.uniform
+        if uniform is None:
+            uniform = features.new_ones(len(features), self.n_quantiles)
+        share, tau = (tensor.repeat(times, 1) for tensor in fractions(uniform))
+        x = th.cat([features.repeat(times, 1), actions], dim=1)
+        return th.stack([self.bounded(network(x, tau)) for network in self.q_networks]), share
+
+    def q_values(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        z, share = self.quantiles(obs, actions)
+        return (share * z).sum(dim=-1)
+
+
+class QuantilePolicy(SoftActorCriticPolicy):
+    """
+    Squashed-Gaussian actor with quantile critics.
+
+    :param n_quantiles: see :class:`QuantileSoftQ`
+    """
+
+    def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
+        self.n_quantiles = n_quantiles
+        super().__init__(*args, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_quantiles": self.n_quantiles}
+
+    def make_critic(self, features_extractor: Any = None) -> QuantileSoftQ:
+        kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)
+        return QuantileSoftQ(**kwargs, **self._critic_style, n_quantiles=self.n_quantiles).to(self.device)
+
+    def value(self, critic: Any, obs: Any, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
+        """Soft value by the smaller of the critics' quantiles, shape ``(N,)``."""
+        actions, log_prob = draw.detach()
+        z, share = critic.quantiles(obs, actions.flatten(0, 1))
+        q = (share * z.amin(dim=0)).sum(dim=-1)
+        return sampled_soft_value(q.view_as(log_prob), log_prob, ent_coef).mean(dim=0)
+
+
+class QuantileCnnPolicy(QuantilePolicy, CnnPolicy):
+    """With image observations."""
+
+
+class QuantileMultiInputPolicy(QuantilePolicy, MultiInputPolicy):
+    """With Dict observations."""
+
+
+class Level(nn.Module):
+    """A number that is learned: the implicit reward that rows are drawn to."""
+
+    def __init__(self, start: float):
+        super().__init__()
+        self.value = nn.Parameter(th.tensor(float(start)))
+
+
+class RIZE(ImitationAlgorithm):
+    """
+    RIZE (Karimi and Ebadzadeh, 2025): implicit rewards drawn to levels that follow them, quantile critics averaged before the
+    loss, a target policy.
+
+    In the authors' code targets begin at random and only follow by Polyak steps (``target_init="random"``, default).
+
+    :param args: see :class:`ImitationAlgorithm`; ``objective`` is unused, ``value_mode`` is ``"value"`` (Q of the batch's own
+        actions on all rows) or ``"v0"`` (V of the policy on expert rows)
+    :param regularization: weight of the squared distance to the levels, default 0.1
+    :param expert_level: initial level of expert rows, default 10
+    :param policy_level: initial level of replay rows, default 5
+    :param expert_level_learning_rate: default 1e-4
+    :param policy_level_learning_rate: default 0: the level stays
+    :param target_init: ``"random"`` (default) or ``"copy"``
+    :param kwargs: see :class:`ImitationAlgorithm`; ``actor_learning_rate`` 5e-5, ``ent_coef`` 0.05, two critics of width 256,
+        an actor of three layers of 256 are the defaults of this class; ``policy_kwargs`` takes ``n_quantiles`` (24)
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": QuantilePolicy,
+        "CnnPolicy": QuantileCnnPolicy,
+        "MultiInputPolicy": QuantileMultiInputPolicy,
+    }
+    supports_discrete = False
+    offline_support = "extra_transitions"
+    policy_rows = "replay"
+    divergence_advice = "raise regularization or lower learning_rate"
+
+    def __init__(
+        self,
+        *args: Any,
+        regularization: float = 0.1,
+        expert_level: float = 10.0,
+        policy_level: float = 5.0,
+        expert_level_learning_rate: float | Callable[[float], float] = 1e-4,
+        policy_level_learning_rate: float | Callable[[float], float] = 0.0,
+        target_init: str = "random",
+        **kwargs: Any,
+    ):
+        self.regularization = regularization
+        self.expert_level = expert_level
+        self.policy_level = policy_level
+        self.expert_level_learning_rate = expert_level_learning_rate
+        self.policy_level_learning_rate = policy_level_learning_rate
+        self.target_init = target_init
+        own = {"actor_learning_rate": 5e-5, "ent_coef": 0.05}
+        super().__init__(*args, **own_defaults(args, kwargs, **own))
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        for name, options in {"value_mode": VALUE_MODES, "target_init": TARGET_INITS}.items():
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
+        if not 0 <= self.regularization < math.inf:
+            raise ValueError(f"regularization is {self.regularization} but a weight of at least 0 is needed.")
+        if not issubclass(self.policy_class, QuantilePolicy):
+            raise ValueError(
+                f"policy is {self.policy_class.__name__} but RIZE needs quantile critics: use 'MlpPolicy', 'CnnPolicy', "
+                "'MultiInputPolicy' or a subclass of sb3_dualqdm.algorithms.rize.QuantilePolicy."
+            )
+        self.n_uniform = int(self.policy_kwargs.get("n_quantiles", 24))
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        arch = {"pi": [256, 256, 256], "qf": [256]}
+        return {"n_critics": 2, "net_arch": arch, **super()._policy_arguments()}
+
+    def _make_networks(self) -> dict[str, nn.Module]:
+        policy = self.policy
+        actor = policy.make_actor()
+        if self.target_init == "random":
+            policy.critic_target = policy.make_critic()
+        else:
+            actor.load_state_dict(policy.actor.state_dict())
+        policy.critic_target.set_training_mode(False)
+        actor.set_training_mode(False)
+        networks: dict[str, Any] = {"actor_target": actor}
+        for name in ("expert_level", "policy_level"):
+            networks[name] = Level(getattr(self, name))
+            rate = self._network_rate(name, 1.0)
+            networks[name].optimizer = th.optim.Adam(networks[name].parameters(), lr=rate, fused=True)
+        return networks
+
+    def _network_rate(self, name: str, progress: float) -> float:
+        return self._rate_schedule(f"{name}_learning_rate")(progress)
+
+    def _levels(self) -> tuple[th.Tensor, th.Tensor]:
+        return self.networks["expert_level"].value, self.networks["policy_level"].value
+
+    def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
+        levels = self._levels()
+        return objectives.rize_loss(
+            rows, weights, self.value_mode, self.gamma, self.regularization, levels[0].detach(), levels[1].detach()
+        )
+
+    def _largest_reward(self) -> float:
+        return max(abs(self.expert_level), abs(self.policy_level)) + 1 / max(self.regularization, 1e-3)
+
+    def _next_draw(self, batch: Batch) -> Draw:
+        return self.networks["actor_target"].draw(batch.next_obs, batch.noise.next_obs)
+
+    def _update(self, batch: Batch) -> dict[str, th.Tensor]:
+        self.critic.uniform = self.critic_target.uniform = batch.noise.uniform
+        statistics = super()._update(batch)
+        self.critic.uniform = self.critic_target.uniform = None
+        return statistics
+
+    def _after_critic_step(self, rows: Rows, weights: RowWeights) -> None:
+        r = (rows.q - rows.y_target).mean(dim=0).detach()
+        for name, weight in (("expert_level", weights.expert), ("policy_level", weights.replay)):
+            level = self.networks[name]
+            self._descend(level.optimizer, 0.5 * (weight * (r - level.value).square()).sum())
+
+    def extra_statistics(self, rows: Rows, weights: RowWeights) -> dict[str, th.Tensor]:
+        expert, policy = self._levels()
+        return {"expert_level": expert.detach().clone(), "policy_level": policy.detach().clone()}
+
+    def _update_target(self) -> None:
+        super()._update_target()
+        target, online = self.networks["actor_target"].parameters(), self.actor.parameters()
+        with th.no_grad():
+            th._foreach_lerp_(list(target), list(online), self.tau)

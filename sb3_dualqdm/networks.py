@@ -1,0 +1,125 @@
+"""Networks of the methods beside policy and critic: functions of a state, or of a state and an action, as SB3 modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import BaseModel, BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim
+from stable_baselines3.common.torch_layers import create_mlp
+from torch import nn
+from torch.nn import functional as F
+
+from sb3_dualqdm.policies import fused, in_place_relu, orthogonal_init
+
+
+class _FeatureNetwork(BaseModel):
+    """A scalar head on features of observations, which are extracted as the policy's are."""
+
+    features_extractor: Any
+
+    def __init__(
+        self,
+        policy: BasePolicy,
+        input_dim: int,
+        net_arch: list[int],
+        activation_fn: type[nn.Module],
+        gain: float = 1.0,
+        spectral_norm: bool = False,
+    ):
+        super().__init__(
+            policy.observation_space,
+            policy.action_space,
+            features_extractor_class=policy.features_extractor_class,
+            features_extractor_kwargs=policy.features_extractor_kwargs,
+            normalize_images=policy.normalize_images,
+        )
+        self.features_extractor = self.make_features_extractor()
+        self.head = nn.Sequential(*create_mlp(self.features_extractor.features_dim + input_dim, 1, net_arch, activation_fn))
+        orthogonal_init(self.head)
+        for layer in self.head:
+            if isinstance(layer, nn.Linear):
+                layer.weight.data.mul_(gain)
+                if spectral_norm:
+                    nn.utils.parametrizations.spectral_norm(layer)
+        if not spectral_norm:
+            in_place_relu(self.head)
+
+    def features(self, obs: Any) -> th.Tensor:
+        """Features of normalised observations, shape ``(N, F)``."""
+        return self.extract_features(obs, self.features_extractor)
+
+    def optimised_by(self, optimizer_class: type[th.optim.Optimizer], lr: float, **kwargs: Any) -> Any:
+        """Give the network its optimiser, which is saved with it."""
+        self.optimizer = optimizer_class(self.parameters(), lr=lr, **fused(optimizer_class, kwargs))  # type: ignore[call-arg]
+        return self
+
+
+class StateNetwork(_FeatureNetwork):
+    """
+    V(s).
+
+    :param policy: has the spaces and the kind of features extractor
+    :param net_arch: sizes of the hidden layers
+    :param activation_fn: activation, default ReLU
+    :param gain: gain of the orthogonal weights, default 1
+    """
+
+    def __init__(self, policy: BasePolicy, net_arch: list[int], activation_fn: type[nn.Module] = nn.ReLU, gain: float = 1.0):
+        super().__init__(policy, 0, net_arch, activation_fn, gain)
+
+    def forward(self, obs: Any) -> th.Tensor:
+        """Values of normalised observations, shape ``(N,)``."""
+        return self.head(self.features(obs)).squeeze(-1)
+
+
+class StateActionNetwork(_FeatureNetwork):
+    """
+    f(s, a), defined for the absorbing state too: its input is zero but for an indicator bit, which is zero elsewhere.
+
+    :param policy: has the spaces and the kind of features extractor
+    :param net_arch: sizes of the hidden layers
+    :param activation_fn: activation, default ReLU
+    :param spectral_norm: bound every layer's spectral norm by 1, default False
+    """
+
+    def __init__(
+        self,
+        policy: BasePolicy,
+        net_arch: list[int],
+        activation_fn: type[nn.Module] = nn.ReLU,
+        spectral_norm: bool = False,
+    ):
+        space = policy.action_space
+        self.n_choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
+        self.action_dim = self.n_choices or get_action_dim(space)
+        super().__init__(policy, self.action_dim + 1, net_arch, activation_fn, spectral_norm=spectral_norm)
+
+    def inputs(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """
+        What the head sees: features, action (one-hot for Discrete) and indicator bit, shape ``(N, F + A + 1)``.
+
+        :param obs: normalised observations
+        :param actions: ``(N, |A|)`` in [-1, 1], or ``(N,)`` integers
+        """
+        if self.n_choices > 0:
+            actions = F.one_hot(actions, self.n_choices).float()
+        features = self.features(obs)
+        return th.cat([features, actions, th.zeros_like(features[:, :1])], dim=1)
+
+    def forward(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """Values of states and actions, shape ``(N,)``."""
+        return self.head(self.inputs(obs, actions)).squeeze(-1)
+
+    def absorbing(self) -> th.Tensor:
+        """Value of the absorbing state, where no action matters, shape ``()``."""
+        size = self.features_extractor.features_dim + self.action_dim
+        point = th.zeros(1, size + 1, device=self.device)
+        point[:, size:] = 1
+        return self.head(point).squeeze()
+
+    def with_absorbing(self, values: th.Tensor) -> th.Tensor:
+        """Values of N rows and of the N absorbing rows that follow them in a batch, shape ``(2 N,)``."""
+        return th.cat([values, self.absorbing().expand_as(values)])

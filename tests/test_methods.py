@@ -1,0 +1,755 @@
+"""The other methods of the paper's comparison: objectives against numbers by hand, and each class through one life."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_dualqdm import (
+    BC,
+    DAC,
+    LSIQ,
+    RIZE,
+    SQIL,
+    DualQDM,
+    HyPE,
+    IQLearn,
+    ReCOIL,
+    RegIQLearn,
+    ValueDICE,
+    collect_demonstrations,
+    objectives,
+)
+from sb3_dualqdm.algorithms.rize import fractions
+from sb3_dualqdm.callbacks import ResumableCheckpoint
+from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
+from sb3_dualqdm.optimizers import OptimisticAdam
+from sb3_dualqdm.policies import MlpPolicy
+
+pytestmark = pytest.mark.both
+
+BOX, DISCRETE = "Pendulum-v1", "CartPole-v1"
+# Every variant that has networks or terms of its own
+METHODS = {
+    "sqil": (SQIL, {}),
+    "ls_iq": (LSIQ, {}),
+    "ls_iq_h": (LSIQ, {"variant": "H"}),
+    "ls_iq_hc": (LSIQ, {"variant": "HC", "td_loss": "huber", "charged_state": "next", "expert_entropy": "clip_above"}),
+    "dac": (DAC, {}),
+    "dac_zero": (DAC, {"terminal_value": "zero", "spectral_norm": False, "reward": "gail"}),
+    "value_dice": (ValueDICE, {"gradient_steps": 1}),
+    "hype": (HyPE, {"cost_arch": [16], "cost_batch_size": 16, "cost_interval": 15}),
+    "recoil": (ReCOIL, {}),
+    "rize": (RIZE, {"policy_kwargs": {"net_arch": [16], "n_quantiles": 5}}),
+    "rize_v0": (
+        RIZE,
+        {"policy_kwargs": {"net_arch": [16]}, "value_mode": "v0", "policy_level_learning_rate": 1e-3, "target_init": "copy"},
+    ),
+}
+ON_DISCRETE = {"sqil", "ls_iq", "dac", "dac_zero", "hype"}
+WITHOUT_TEMPERATURE = {"value_dice", "recoil"}
+
+
+@pytest.fixture(scope="module")
+def demos():
+    return {env_id: demonstrations_for(env_id) for env_id in (BOX, DISCRETE)}
+
+
+def build(name, demos, env_id=BOX, env=None, **options):
+    cls, own = METHODS[name]
+    options = {**SMALL, "seed": 0, **own, **options}
+    return cls("MlpPolicy", env_id if env is None else env, demonstrations=demos[env_id], **options)
+
+
+def weights_of(model):
+    modules = [model.policy, model.networks]
+    return th.cat([tensor.detach().double().flatten() for module in modules for tensor in module.state_dict().values()])
+
+
+def two_rows(q, v, y):
+    """One replay row, then one expert row."""
+    half = th.tensor([0.5, 0.5])
+    weights = RowWeights(th.tensor([0.0, 1.0]), half, half, half, th.tensor([1.0, 0.0]))
+    y = th.tensor(y)
+    return Rows(th.tensor([q]), th.tensor(v), y, y), weights
+
+
+# --- each class through one life --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", [BOX, DISCRETE])
+@pytest.mark.parametrize("name", METHODS)
+def test_learns_saves_loads_and_goes_on(name, env_id, demos, tmp_path):
+    if env_id == DISCRETE and name not in ON_DISCRETE:
+        with pytest.raises(ValueError, match="Discrete"):
+            build(name, demos, env_id)
+        return
+    model = build(name, demos, env_id, **({} if name in WITHOUT_TEMPERATURE else {"ent_coef": "auto"}))
+    before = weights_of(model)
+    model.learn(40)
+    trained = [model.policy, *model._trained_networks().values()]
+    assert model._n_updates >= 30
+    for module in trained:
+        assert all(th.isfinite(parameter).all() for parameter in module.parameters())
+    assert (weights_of(model) != before).any()
+    for network in model._trained_networks().values():
+        assert any(state["exp_avg"].abs().sum() > 0 for state in network.optimizer.state.values())
+
+    model.save(tmp_path / "model.zip")
+    loaded = type(model).load(tmp_path / "model.zip", env=gym.make(env_id), demonstrations=demos[env_id])
+    assert th.equal(weights_of(loaded), weights_of(model))
+    for mine, theirs in zip(model._optimizers(), loaded._optimizers()):
+        states = [[state["exp_avg"] for state in optimizer.state.values()] for optimizer in (mine, theirs)]
+        assert len(states[0]) == len(states[1]) and all(th.equal(a, b) for a, b in zip(*states))
+    loaded.learn(20, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 60
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rewards_never_enter(name):
+    def trained(reward):
+        demos = {BOX: collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 2)}
+        model = build(name, demos, env=CountingEnv(discrete=False, reward=reward))
+        return weights_of(model.learn(25))
+
+    rng = np.random.default_rng(0)
+    assert th.equal(trained(0.0), trained(lambda: rng.normal()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_targets_receive_no_gradient(name, demos):
+    model = build(name, demos).learn(10)
+    targets = [model.critic_target, *(net for key, net in model.networks.items() if key.endswith("_target"))]
+    before = [parameter.clone() for target in targets for parameter in target.parameters()]
+    for target in targets:
+        for parameter in target.parameters():
+            parameter.requires_grad_(True)
+    model._update(model._sample_batch(8))
+    parameters = [parameter for target in targets for parameter in target.parameters()]
+    assert all(parameter.grad is None for parameter in parameters)
+    assert all(th.equal(old, new) for old, new in zip(before, parameters))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_updates_never_wait_for_the_device(name, demos, monkeypatch):
+    """No number is read from a tensor, nor branched on, so that any update can be captured."""
+    model = build(name, demos, **({} if name in WITHOUT_TEMPERATURE else {"ent_coef": "auto"})).learn(10)
+    batch = model._sample_batch(8)
+
+    def read(self, *args):
+        raise AssertionError("a tensor's value was read")
+
+    for reader in ("item", "__bool__", "__float__", "__int__", "tolist", "numpy"):
+        monkeypatch.setattr(th.Tensor, reader, read)
+    statistics = model._update(batch)
+    monkeypatch.undo()
+    assert all(value.ndim == 0 and th.isfinite(value) for value in statistics.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_normalised_copies_of_an_environment_that_terminates(name):
+    demos = {BOX: collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 2)}
+    env = VecNormalize(make_vec_env(lambda: CountingEnv(discrete=False), n_envs=2), norm_reward=False)
+    model = build(name, demos, env=env, gradient_steps=-1)
+    model.learn(40)
+    assert np.isfinite(model.predict(np.zeros(2, dtype=np.float32))[0]).all()
+
+
+class Stop(BaseCallback):
+    """Fail at a step, as a killed process does."""
+
+    def _on_step(self):
+        if self.num_timesteps == 50:
+            raise KeyboardInterrupt
+        return True
+
+
+@pytest.mark.parametrize("name", ["dac", "hype", "ls_iq_h", "rize"])
+def test_resumed_equals_uninterrupted(name, demos, tmp_path):
+    whole = build(name, demos).learn(70, ResumableCheckpoint(tmp_path / "whole", 20))
+    with pytest.raises(KeyboardInterrupt):
+        build(name, demos).learn(70, [Stop(), ResumableCheckpoint(tmp_path / "killed", 20)])
+    resumed = type(whole).resume(tmp_path / "killed", make_vec_env(BOX), demonstrations=demos[BOX])
+    assert resumed.num_timesteps == 40
+    resumed.learn(70, ResumableCheckpoint(tmp_path / "killed", 20), reset_num_timesteps=False)
+    assert resumed.num_timesteps == 70 and th.equal(weights_of(whole), weights_of(resumed))
+    for mine, theirs in zip(whole._optimizers(), resumed._optimizers()):
+        states = [[state["exp_avg"] for state in optimizer.state.values()] for optimizer in (mine, theirs)]
+        assert len(states[0]) == len(states[1]) and all(th.equal(a, b) for a, b in zip(*states))
+
+
+# --- offline ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, LSIQ, ValueDICE, ReCOIL])
+@pytest.mark.parametrize("options", [{}, {"value_mode": "initial", "objective": "paper"}])
+def test_offline_counts_updates_and_needs_spaces_alone(cls, options, demos, tmp_path):
+    env = gym.make(BOX)
+    spaces_of = {"observation_space": env.observation_space, "action_space": env.action_space}
+    model = cls("MlpPolicy", None, demonstrations=demos[BOX], offline=True, seed=0, **spaces_of, **SMALL, **options)
+    callback = EvalCallback(gym.make(BOX), n_eval_episodes=1, eval_freq=10, log_path=str(tmp_path), verbose=0)
+    model.learn(20, callback)
+    assert model.num_timesteps == model._n_updates == 20
+    assert model._replay_buffer is None or model.replay_buffer.size() == 0
+    assert np.load(tmp_path / "evaluations.npz")["timesteps"].tolist() == [10, 20]
+    model.save(tmp_path / "model.zip")
+    loaded = cls.load(tmp_path / "model.zip", demonstrations=demos[BOX])
+    assert loaded.learn(10, reset_num_timesteps=False)._n_updates == 30
+
+
+def test_offline_makes_no_step(demos):
+    env = CountingEnv(discrete=False)
+    expert = collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 2)
+    RegIQLearn("MlpPolicy", env, demonstrations=expert, offline=True, **SMALL).learn(15)
+    assert env.n_steps == 0
+
+
+def test_offline_rows_are_demonstrations_and_their_starts():
+    expert = collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 3)
+    options = {"value_mode": "initial", "objective": "paper", "gamma": 0.5}
+    model = DualQDM("MlpPolicy", CountingEnv(discrete=False), demonstrations=expert, offline=True, **SMALL, **options)
+    batch = model._sample_batch(64)
+    assert (batch.initial_obs[:, 1] == 0).all() and len(batch.initial_obs) == len(batch.actions) == SMALL["batch_size"]
+    n = len(batch.actions)
+    for weight in (batch.weights.constraint, batch.weights.actor):
+        th.testing.assert_close(weight[:n], th.full((n,), 1 / n))
+    assert (batch.weights.replay == 0).all()
+    assert batch.weights.value.sum().item() == pytest.approx(1) == batch.weights.expert.sum().item()
+
+
+def test_offline_regulariser_of_reg_iq_learn_is_on_demonstrations():
+    expert = collect_demonstrations(lambda obs: np.array([1.0]), CountingEnv(discrete=False), 1)
+    model = RegIQLearn("MlpPolicy", CountingEnv(discrete=False), demonstrations=expert, offline=True, **SMALL)
+    weights = model._sample_batch(8).weights
+    q, y = th.full((1, 16), 3.0), th.full((16,), 1.0)
+    loss = model.critic_loss(Rows(q, th.zeros(16), y, y), weights._replace(expert=th.zeros(16), value=th.zeros(16)))
+    # 0.5 r^2 with r = 2, for every row and once more for each terminated one
+    assert loss.item() == pytest.approx(0.5 * 4 * weights.constraint.sum().item())
+    assert weights.constraint.sum() >= 1
+
+
+def test_offline_uses_extra_transitions(demos):
+    model = SQIL("MlpPolicy", BOX, demonstrations=demos[BOX], offline=True, extra_transitions=demos[BOX], **SMALL)
+    model.learn(5)
+    batch = model._sample_batch(8)
+    assert len(batch.actions) == 16 and batch.weights.replay[:8].sum().item() == pytest.approx(1)
+    assert model.replay_buffer.size() == len(demos[BOX])
+
+
+def test_offline_refusals(demos):
+    with pytest.raises(ValueError, match="offline=True was given but SQIL needs transitions beside"):
+        SQIL("MlpPolicy", BOX, demonstrations=demos[BOX], offline=True)
+    with pytest.raises(ValueError, match="'q_old_policy' needs replay rows"):
+        LSIQ("MlpPolicy", BOX, demonstrations=demos[BOX], offline=True, policy_term="q_old_policy")
+    with pytest.raises(ValueError, match="offline=False was given but BC"):
+        BC("MlpPolicy", BOX, demonstrations=demos[BOX], offline=False)
+    box = spaces.Box(-1, 1, (3,), dtype=np.float32)
+    with pytest.raises(ValueError, match="DualQDM makes environment steps"):
+        DualQDM("MlpPolicy", None, observation_space=box, action_space=box)
+    with pytest.raises(ValueError, match="env is None: pass an environment, or offline=True"):
+        DualQDM("MlpPolicy", None, offline=True)
+
+
+# --- SQIL -------------------------------------------------------------------------------------------------------------------
+
+
+def test_sqil_loss():
+    rows, weights = two_rows(q=[3.0, 5.0], v=[0.0, 0.0], y=[2.0, 1.0])
+    # replay (3 - 0 - 2)^2 = 1, expert (5 - 1 - 1)^2 = 9
+    assert objectives.sqil_loss(rows, weights).item() == pytest.approx(10)
+    assert objectives.sqil_loss(rows, weights, replay_weight=0.5).item() == pytest.approx(9.5)
+
+
+# --- LS-IQ ------------------------------------------------------------------------------------------------------------------
+
+
+def test_ls_iq_constants():
+    targets = LSIQTargets.of(0.5, 0.99)
+    assert targets.r_max == pytest.approx(2) and targets.q_max == pytest.approx(200)
+
+
+def test_ls_iq_loss():
+    rows, weights = two_rows(q=[1.0, 190.0], v=[4.0, 6.0], y=[3.0, 500.0])
+    targets = LSIQTargets.of(0.5, 0.99)
+    # expert (190 - 200)^2 = 100; y is clipped to 198: V rows (4 + 2 - 3)^2 = 9 and (6 + 2 - 198)^2 = 36100
+    assert objectives.ls_iq_loss(rows, weights, 0.99, targets).item() == pytest.approx(100 + (9 + 36100) / 2)
+    # Q of the replay row: (1 + 2 - 3)^2 = 0
+    assert objectives.ls_iq_loss(rows, weights, 0.99, targets, "q_old_policy").item() == pytest.approx(100)
+    # bootstrapped expert row: (190 - 2 - 198)^2 = 100
+    boot = objectives.ls_iq_loss(rows, weights, 0.99, targets, "q_old_policy", "bootstrap")
+    assert boot.item() == pytest.approx(100)
+    # Huber of -10 is 10 - 1/2
+    assert objectives.ls_iq_loss(rows, weights, 0.99, targets, "q_old_policy", huber=True).item() == pytest.approx(9.5)
+
+
+def test_ls_iq_charge():
+    q, v, terminated = th.tensor([11.0, 1.0, 50.0]), th.tensor([10.0, 0.0, 7.0]), th.tensor([0.0, 0.0, 1.0])
+    # r = 11 - 0.99 * 10 = 1.1; 1; 50, clipped to 2
+    charge = objectives.ls_iq_regularizer(q, v, terminated, 0.99, 0.5, False)
+    np.testing.assert_allclose(charge.numpy(), [0.5 * 1.1**2, 0.5, 0.5 * 4], rtol=1e-5)
+    # the absorbing state: (1 - gamma) c 50^2
+    assert objectives.ls_iq_regularizer(q, v, terminated, 0.99, 0.5, True)[2].item() == pytest.approx(0.01 * 0.5 * 2500)
+
+
+def test_ls_iq_h_learns_the_discounted_entropy(demos):
+    """One update's loss, recomputed from the target network."""
+    model = build("ls_iq_h", demos, ent_coef=0.3, expert_entropy="unclipped").learn(10)
+    batch = model._sample_batch(8)
+    h, h_target = model.networks["h"], model.networks["h_target"]
+    with th.no_grad():
+        draw = model.policy.draw(batch.next_obs, batch.noise.next_obs)
+        target = 0.99 * (h_target(batch.next_obs, draw.actions[0]) - 0.3 * draw.log_prob[0])
+        expected = (h(batch.obs, batch.actions) - target).square().mean()
+    assert model._entropy_step(batch).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert not th.equal(h.head[0].weight, h_target.head[0].weight)
+
+
+@pytest.mark.parametrize("mode, expected", [("clip_below", [3.0, 9.0]), ("clip_above", [1.0, 3.0]), ("unclipped", [1.0, 9.0])])
+def test_ls_iq_entropies_of_the_expert_are_clipped(mode, expected, demos):
+    model = build("ls_iq_h", demos, expert_entropy=mode)
+    model.networks["h"].largest_entropy.fill_(3.0)
+    entropy = model._next_entropies(th.tensor([3.0, 2.0, 1.0, 9.0]), 2)
+    assert entropy.tolist() == [3.0, 2.0, *expected]
+
+
+def test_ls_iq_running_maximum_rises_faster_than_it_falls(demos):
+    model = build("ls_iq_h", demos)
+    largest = model.networks["h"].largest_entropy
+    model._next_entropies(th.tensor([100.0, 0.0]), 1)
+    assert largest.item() == pytest.approx(1.0)
+    model._next_entropies(th.tensor([-99.0, 0.0]), 1)
+    assert largest.item() == pytest.approx(1 - 100e-4)
+
+
+def test_ls_iq_refusals(demos):
+    with pytest.raises(ValueError, match="variant is 'X' but must be one of"):
+        build("ls_iq", demos, variant="X")
+    with pytest.raises(ValueError, match="regularization is 0 but a positive number"):
+        build("ls_iq", demos, regularization=0)
+
+
+# --- DAC and the absorbing state's indicator --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form, expected", [("airl", 0.0), ("gail", np.log(2)), ("fairl", 0.0)])
+def test_discriminator_reward_of_an_undecided_discriminator(form, expected):
+    assert objectives.discriminator_reward(th.zeros(1), form).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_discriminator_reward():
+    logit = th.tensor([1.5])
+    assert objectives.discriminator_reward(logit, "airl").item() == pytest.approx(1.5, rel=1e-4)
+    assert objectives.discriminator_reward(logit, "gail").item() == pytest.approx(np.log(1 + np.exp(1.5)), rel=1e-4)
+    assert objectives.discriminator_reward(logit, "fairl").item() == pytest.approx(-1.5 * np.exp(1.5), rel=1e-4)
+    assert th.isfinite(objectives.discriminator_reward(th.tensor([-100.0, 100.0]), "airl")).all()
+
+
+def test_discriminator_loss():
+    _, weights = two_rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    loss = objectives.discriminator_loss(th.tensor([1.0, 2.0]), weights)
+    assert loss.item() == pytest.approx(-np.log(1 - 1 / (1 + np.exp(-1.0))) - np.log(1 / (1 + np.exp(-2.0))), rel=1e-5)
+
+
+def test_td_loss_sums_over_critics():
+    rows = Rows(th.tensor([[3.0, 0.0], [1.0, 0.0]]), th.zeros(2), th.zeros(2), th.tensor([0.5, 9.0]))
+    # (3 - 2 - 0.5)^2 + (1 - 2 - 0.5)^2
+    assert objectives.td_loss(rows, th.tensor([2.0, 9.0]), th.tensor([1.0, 0.0])).item() == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("centre, expected", [(0.0, 25.0), (1.0, 16.0), (0.4, 4.6**2)])
+def test_gradient_penalty_of_a_linear_function(centre, expected):
+    """f(x) = 3 x1 - 4 x2 has a gradient of norm 5 everywhere."""
+    linear = th.nn.Linear(2, 1)
+    with th.no_grad():
+        linear.weight.copy_(th.tensor([[3.0, -4.0]]))
+    penalty = objectives.gradient_penalty(
+        lambda x: linear(x).squeeze(-1), th.randn(6, 2), th.randn(6, 2), th.rand(6, 1), centre
+    )
+    assert penalty.item() == pytest.approx(expected, rel=1e-5)
+    # d (|w| - c)^2 / dw = 2 (|w| - c) w / |w|
+    penalty.backward()
+    np.testing.assert_allclose(linear.weight.grad[0].numpy(), 2 * (5 - centre) * np.array([0.6, -0.8]), rtol=1e-4)
+
+
+def test_gradient_penalty_is_taken_between_the_rows():
+    """f(x) = x^2 / 2 has the gradient x."""
+    first, second, mix = th.tensor([[2.0]]), th.tensor([[6.0]]), th.tensor([[0.25]])
+    penalty = objectives.gradient_penalty(lambda x: x.square().sum(dim=1) / 2, first, second, mix, 0.0)
+    assert penalty.item() == pytest.approx(25.0)
+
+
+def test_indicator_of_the_absorbing_state(demos):
+    discriminator = build("dac", demos).networks["discriminator"]
+    obs, actions = th.randn(5, 3), th.rand(5, 1)
+    inputs = discriminator.inputs(obs, actions)
+    assert th.equal(inputs, th.cat([obs, actions, th.zeros(5, 1)], dim=1))
+    point = th.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
+    discriminator.eval()
+    values = discriminator.with_absorbing(discriminator(obs, actions))
+    assert values[5:].tolist() == pytest.approx([discriminator.head(point).item()] * 5)
+    th.testing.assert_close(values[:5], discriminator.head(inputs).squeeze(-1))
+
+
+def test_one_hot_inputs_of_discrete_actions(demos):
+    discriminator = build("dac", demos, DISCRETE).networks["discriminator"]
+    inputs = discriminator.inputs(th.zeros(2, 4), th.tensor([1, 0]))
+    assert inputs[:, 4:].tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+def test_dac_learns_from_replay_rows_with_rewards_of_the_discriminator(demos):
+    model = build("dac", demos).learn(10)
+    batch = model._sample_batch(8)
+    part = model._replay_part(batch, 8)
+    assert th.equal(part.obs, batch.obs[:8]) and th.equal(part.noise.next_obs, batch.noise.next_obs[:, :8])
+    assert part.weights.actor[:8].tolist() == pytest.approx([1 / 8] * 8) and len(part.weights.actor) == 16
+    assert (part.weights.expert == 0).all()
+
+
+def absorbing_batch(model):
+    """A batch whose first replay row and first expert row terminate."""
+    batch = model._sample_batch(8)
+    terminated = th.zeros(16)
+    terminated[[0, 8]] = 1
+    weights = RowWeights(*(th.cat([weight[:16], weight[:16] * terminated]) for weight in batch.weights))
+    return batch._replace(not_terminated=1 - terminated, weights=weights)
+
+
+def test_absorbing_rows_teach_the_discriminator(demos):
+    """With the first rows terminated, the absorbing point counts once for the expert and once for replay."""
+    model = build("dac", demos, gradient_penalty=0.0).learn(10)
+    batch = absorbing_batch(model)
+    logits = model._logits(batch).detach()
+    model.networks["discriminator"].train()
+    loss = model._discriminator_step(batch)["discriminator_loss"].item()
+    softplus = th.nn.functional.softplus
+    rows = softplus(-logits[8:16]).mean() + softplus(logits[:8]).mean()
+    point = (softplus(-logits[16]) + softplus(logits[16])) / 8
+    assert loss == pytest.approx((rows + point).item(), rel=0.02)  # the spectral norm is estimated anew
+
+
+class Door(gym.Env):
+    """Nothing to see; action 1 leaves (terminated), action 0 stays, for ten steps at most (truncated)."""
+
+    observation_space = spaces.Box(-1, 1, (1,), dtype=np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.ones(1, dtype=np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.ones(1, dtype=np.float32), 0.0, bool(action == 1), action == 0 and self.t == 10, {}
+
+
+@pytest.mark.parametrize("reward", [1.5, -1.5])
+@pytest.mark.parametrize("terminal_value", ["absorbing", "zero"])
+def test_constant_rewards_favour_neither_long_nor_short_episodes(reward, terminal_value):
+    """
+    Under a reward r everywhere, staying and leaving are worth r / (1 - gamma) alike. Without absorbing states leaving is
+    worth r alone, which a positive reward makes the worse choice (long episodes) and a negative one the better.
+    """
+    expert = collect_demonstrations(lambda obs: 1, Door(), 4)
+    options = {"gamma": 0.5, "tau": 0.1, "learning_rate": 3e-3, "ent_coef": 0.0, "seed": 0, "warmup": "uniform"}
+    options |= {"cost_arch": [4], "cost_batch_size": 8, "learning_starts": 60, "device": "cpu", "batch_size": 32}
+    network = {"net_arch": [16], "n_critics": 1}
+    model = HyPE("MlpPolicy", Door(), demonstrations=expert, terminal_value=terminal_value, policy_kwargs=network, **options)
+    model.learn(61)
+    head = model.networks["cost"].head
+    with th.no_grad():
+        head[-1].weight.zero_()
+        head[-1].bias.fill_(-reward)
+    model.train(800, 32)
+    with th.no_grad():
+        stay, leave = model.critic(th.ones(1, 1))[0, 0].tolist()
+    if terminal_value == "absorbing":
+        expected = [reward / 0.5, reward / 0.5]
+    else:
+        expected = [reward / 0.5, reward] if reward > 0 else [reward + 0.5 * reward, reward]
+    assert [stay, leave] == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_dac_imitates_a_bad_expert_in_both_directions(leaves):
+    """Whether it is good to leave or to stay is nowhere to be seen: the learner does what the expert did."""
+    expert = collect_demonstrations(lambda obs: int(leaves), Door(), 4)
+    options = {"gamma": 0.9, "tau": 0.05, "learning_rate": 3e-3, "ent_coef": 0.05, "seed": 0, "warmup": "uniform"}
+    options |= {"discriminator_learning_rate": 3e-3, "discriminator_weight_decay": 0.0, "discriminator_arch": [16]}
+    options |= {"learning_starts": 50, "batch_size": 32, "device": "cpu", "reward": "gail"}
+    model = DAC("MlpPolicy", Door(), demonstrations=expert, policy_kwargs={"net_arch": [16]}, **options)
+    model.learn(500)
+    assert model.predict(np.ones(1, dtype=np.float32), deterministic=True)[0] == int(leaves)
+
+
+def test_dac_refusals(demos):
+    with pytest.raises(ValueError, match="offline=True was given but DAC needs rollouts"):
+        build("dac", demos, offline=True)
+    with pytest.raises(ValueError, match="reward is 'x' but must be one of"):
+        build("dac", demos, reward="x")
+
+
+# --- ValueDICE --------------------------------------------------------------------------------------------------------------
+
+
+def test_value_dice_terms_have_the_gradient_of_the_logarithm():
+    generator = th.Generator().manual_seed(0)
+    d = th.randn(6, generator=generator, dtype=th.float64, requires_grad=True)
+    expert = th.tensor([0, 0, 0, 1 / 3, 1 / 3, 1 / 3], dtype=th.float64)
+    replay = th.tensor([1 / 3, 1 / 3, 1 / 3, 0, 0, 0], dtype=th.float64)
+    weights = RowWeights(expert, expert, expert, expert, replay)
+    log_term, linear = objectives.value_dice_terms(d, th.tensor([2.0, 4.0], dtype=th.float64), weights, 0.1, 0.99)
+    exact = ((0.9 * expert + 0.1 * replay) * d.exp()).sum().log()
+    (gradient,) = th.autograd.grad(log_term, d, retain_graph=True)
+    (expected,) = th.autograd.grad(exact, d)
+    th.testing.assert_close(gradient, expected)
+    # 0.9 * 0.01 * 3 + 0.1 * mean of the replay rows
+    assert linear.item() == pytest.approx(0.027 + 0.1 * d[:3].mean().item())
+
+
+def test_value_dice_differences(demos):
+    model = build("value_dice", demos, gamma=0.9).learn(10)
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.5)  # a value of 0.5 / (1 - 0.9) = 5
+    batch = absorbing_batch(model)
+    d = model._differences(batch, th.full((16,), 3.0), th.full((16,), 2.0))
+    assert d[0].item() == pytest.approx(3 - 0.9 * 5) and d[1].item() == pytest.approx(3 - 0.9 * 2)
+    assert d[16:].tolist() == pytest.approx([0.1 * 5] * 16)
+    model.terminal_value = "zero"
+    assert model._differences(batch, th.full((16,), 3.0), th.full((16,), 2.0))[0].item() == pytest.approx(3)
+
+
+def test_value_dice_steps_nu_and_policy_against_each_other(demos):
+    model = build("value_dice", demos, gradient_penalty=0.0, orthogonality=0.0).learn(10)
+    for group in [*model.critic.optimizer.param_groups, *model.actor.optimizer.param_groups]:
+        group["lr"] = 0.0
+    batch = model._sample_batch(8)
+    model._update(batch)
+    nu, policy = (network[-1].weight.grad.clone() for network in (model.critic.q_networks[0], [model.actor.mu]))
+    # autograd of the objective itself, written out
+    next_actions = model.policy.draw(batch.next_obs, batch.noise.next_obs).actions[0]
+    actions = model.policy.draw(batch.obs, batch.noise.obs).actions[0]
+    values = model.critic.q_values(batch.obs, batch.actions)[0]
+    d = values - 0.99 * model.critic.q_values(batch.next_obs, next_actions)[0]
+    start = model.critic.q_values(batch.obs, actions)[0][8:].mean()
+    mixture = th.cat([th.full((8,), 0.1 / 8), th.full((8,), 0.9 / 8)])
+    objective = (mixture * d.exp()).sum().log() - 0.9 * 0.01 * start - 0.1 * d[:8].mean()
+    expected = th.autograd.grad(objective, [model.critic.q_networks[0][-1].weight, model.actor.mu.weight])
+    th.testing.assert_close(nu, expected[0], rtol=1e-3, atol=1e-5)
+    th.testing.assert_close(policy, -expected[1], rtol=1e-3, atol=1e-5)
+
+
+def test_orthogonality():
+    weight = th.tensor([[1.0, 2.0], [3.0, -1.0]])
+    # rows' product is 3 - 2 = 1, found twice
+    assert objectives.orthogonality([weight, weight]).item() == pytest.approx(4)
+
+
+def test_value_dice_refusals(demos):
+    with pytest.raises(ValueError, match="ent_coef is 'auto' but ValueDICE has no entropy"):
+        build("value_dice", demos, ent_coef="auto")
+    with pytest.raises(ValueError, match="n_critics is 2"):
+        build("value_dice", demos, policy_kwargs={"net_arch": [16], "n_critics": 2})
+
+
+# --- HyPE -------------------------------------------------------------------------------------------------------------------
+
+
+def test_moment_loss_is_low_where_the_expert_is_cheap():
+    _, weights = two_rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    # the learner's row costs 3, the expert's 1
+    assert objectives.moment_loss(th.tensor([3.0, 1.0]), weights).item() == pytest.approx(-2)
+
+
+def test_hype_lowers_the_cost_of_demonstrations_and_rewards_its_negative():
+    """The learner goes one way, the expert the other: after the cost's first step the expert's rows pay more."""
+    expert = collect_demonstrations(lambda obs: np.array([4.0]), CountingEnv(discrete=False), 2)
+    model = build("hype", {BOX: expert}, env=CountingEnv(discrete=False), gradient_penalty=0.0)
+    model.learn(9)
+    batch = model._sample_batch(8)
+    n = model._n_replay(batch)
+    obs, far = th.zeros(1, 2), -th.ones(1, 1)
+    cost = model.networks["cost"]
+    before = (cost(obs, far) - cost(obs, -far)).item()
+    for _ in range(20):
+        wide = model._sample_batches(1, 8)
+        wide = wide._replace(obs=th.zeros_like(wide.obs), actions=th.where(wide.weights.expert[:, :8, None] > 0, 1.0, -1.0))
+        model.cost_batch_size = n
+        model._cost_step(model._first_batch(wide))
+    after = (cost(obs, far) - cost(obs, -far)).item()
+    assert after > before + 0.01  # the learner's action costs more, the expert's less
+
+
+def test_hype_relabels_every_batch(demos):
+    """The critic's targets follow the cost as it is now: a constant cost is a constant reward of the other sign."""
+    model = build("hype", demos, terminal_value="zero", ent_coef=0.1).learn(10)
+    head = model.networks["cost"].head
+    with th.no_grad():
+        head[-1].weight.zero_()
+        head[-1].bias.fill_(1.5)
+    batch = model._sample_batch(8)
+    with th.no_grad():
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
+        expected = (rows.q + 1.5 - rows.y_target).square().mean(dim=1).sum()
+    statistics = model._update(batch)
+    assert statistics["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert statistics["learned_reward_replay"].item() == pytest.approx(-1.5)
+
+
+def test_hype_batches_and_rounds(demos):
+    model = build("hype", demos, batch_size=10, expert_fraction=0.3)
+    model.learn(40)
+    batch = model._sample_batch(10)
+    assert len(batch.actions) == 10 and model._n_replay(batch) == 7
+    # updates of the cost at steps 9, 24 and 39
+    assert model._n_cost_updates == 3
+    assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
+    model.learn(20)
+    assert model._n_cost_updates > 3
+
+
+def test_newest_rows(demos):
+    model = build("hype", demos).learn(30)
+    buffer = model.replay_buffer
+    obs = buffer.rows(200, np.random.default_rng(0), n_newest=4).obs
+    newest = {tuple(row) for row in buffer.observations[26:30, 0].tolist()}
+    assert {tuple(row) for row in obs.tolist()} == newest
+
+
+def test_optimistic_adam():
+    """Twice the new direction minus the last one, beside Adam on the same gradients."""
+    plain, optimistic = th.nn.Parameter(th.zeros(1)), th.nn.Parameter(th.zeros(1))
+    adam, ours = th.optim.Adam([plain], lr=0.1), OptimisticAdam([optimistic], lr=0.1)
+    directions, positions = [], [0.0]
+    for gradient in (1.0, -2.0, 0.5):
+        before = plain.item()
+        for parameter, optimizer in ((plain, adam), (optimistic, ours)):
+            parameter.grad = th.tensor([gradient])
+            optimizer.step()
+        directions.append(plain.item() - before)
+        positions.append(optimistic.item())
+    steps = np.diff(positions)
+    expected = [2 * directions[0], 2 * directions[1] - directions[0], 2 * directions[2] - directions[1]]
+    np.testing.assert_allclose(steps, expected, atol=1e-6)
+
+
+# --- ReCOIL -----------------------------------------------------------------------------------------------------------------
+
+
+def test_gumbel_loss():
+    z = th.tensor([1.0, -2.0, 3.0])
+    weight = th.tensor([0.5, 0.5, 0.0])
+    expected = np.exp(-3) * (0.5 * (np.e - 1 - 1) + 0.5 * (np.exp(-2) + 2 - 1))
+    assert objectives.gumbel_loss(z, weight).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_gumbel_loss_is_least_at_the_soft_maximum():
+    """argmin over V of E[exp(Q - V) - (Q - V) - 1] is log E[exp Q]."""
+    q = th.tensor([0.0, 1.0, 2.0], dtype=th.float64)
+    v = q.exp().mean().log().requires_grad_(True)
+    loss = objectives.gumbel_loss(q - v, th.full((3,), 1 / 3, dtype=th.float64))
+    assert th.autograd.grad(loss, v)[0].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_recoil_critic_loss():
+    q = th.tensor([[1.0, 190.0], [0.0, 200.0]])
+    expert, mixture = th.tensor([0.0, 1.0]), th.tensor([1.0, 0.0])
+    targets = LSIQTargets.of(0.5, 0.99)
+    # y = 4 makes the target -2 + 4 = 2; expert rows' is 200
+    loss = objectives.recoil_critic_loss(q, th.tensor([4.0, 0.0]), expert, mixture, targets)
+    assert loss.item() == pytest.approx(0.5 * (100 + 0 + 1 + 4))
+
+
+def test_recoil_value_after_a_termination(demos):
+    """-2 - 0.99 * 200 = -200 is the target of a terminated row of the mixture."""
+    model = build("recoil", demos, expert_fraction=0.0).learn(10)
+    batch = model._sample_batch(8)
+    batch = batch._replace(not_terminated=th.zeros(16))
+    with th.no_grad():
+        q = model.critic.q_values(batch.obs, batch.actions)
+        expected = 0.5 * ((q[:, 8:] - 200).square().mean(dim=1).sum() + (q[:, :8] + 200).square().mean(dim=1).sum())
+    assert model._update(batch)["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_recoil_clones_good_rows_more(demos):
+    model = build("recoil", demos, weight_clip=2.0).learn(10)
+    assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
+
+
+# --- RIZE -------------------------------------------------------------------------------------------------------------------
+
+
+def test_fractions():
+    share, tau = fractions(th.tensor([[0.1, 0.3, 0.0]]))
+    # 0.2, 0.4, 0.1 over 0.7
+    np.testing.assert_allclose(share[0].numpy(), np.array([2, 4, 1]) / 7, rtol=1e-6)
+    np.testing.assert_allclose(tau[0].numpy(), np.array([1, 4, 6.5]) / 7, rtol=1e-6)
+
+
+def test_rize_loss():
+    rows, weights = two_rows(q=[3.0, 5.0], v=[1.0, 2.0], y=[2.0, 1.0])
+    expert, policy = th.tensor(10.0), th.tensor(5.0)
+    # r = 1 and 4: -4 + (1 + 4) / 2 + 0.1 * ((4 - 10)^2 + (1 - 5)^2)
+    loss = objectives.rize_loss(rows, weights, "value", 0.99, 0.1, expert, policy)
+    assert loss.item() == pytest.approx(-4 + 2.5 + 0.1 * (36 + 16))
+    # V of the expert's row
+    loss = objectives.rize_loss(rows, weights, "v0", 0.99, 0.1, expert, policy)
+    assert loss.item() == pytest.approx(-4 + 0.01 * 2 + 0.1 * (36 + 16), rel=1e-5)
+
+
+def test_rize_critic_is_the_mean_of_its_quantiles(demos):
+    critic = build("rize", demos).critic
+    obs, actions = th.randn(2, 3), th.rand(6, 1)
+    critic.uniform = th.rand(2, 5)
+    z, share = critic.quantiles(obs, actions)
+    assert z.shape == (2, 6, 5) and th.equal(share[:2], share[2:4])
+    tau = fractions(critic.uniform)[1]
+    alone = critic.q_networks[1](th.cat([obs[1:], actions[5:]], dim=1), tau[1:])
+    th.testing.assert_close(z[1, 5], alone[0])
+    th.testing.assert_close(critic.q_values(obs, actions)[1, 5], (share[5] * alone[0]).sum())
+
+
+def test_rize_value_takes_the_smaller_quantiles(demos):
+    model = build("rize", demos)
+    obs = th.randn(4, 3)
+    draw = model.policy.draw(obs, th.randn(1, 4, 1))
+    z, share = model.critic.quantiles(obs, draw.actions[0])
+    expected = (share * th.minimum(z[0], z[1])).sum(dim=-1) - 0.2 * draw.log_prob[0]
+    th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.2), expected)
+
+
+def test_rize_levels_follow_the_implicit_rewards(demos):
+    model = build("rize_v0", demos, terminal_value="zero", expert_level=10.0, policy_level=-5.0)
+    rows, weights = two_rows(q=[3.0, 50.0], v=[1.0, 2.0], y=[2.0, 1.0])
+    for _ in range(3):
+        model._after_critic_step(rows, weights)
+    expert, policy = (level.item() for level in model._levels())
+    # Adam steps by its learning rate, the expert's level up to 49, the policy's up to 1
+    assert expert == pytest.approx(10 + 3e-4, abs=1e-5) and policy == pytest.approx(-5 + 3e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("name, same", [("rize", False), ("rize_v0", True)])
+def test_rize_targets_begin_at_random_or_as_copies(name, same, demos):
+    model = build(name, demos)
+    pairs = [(model.critic.state_dict(), model.critic_target.state_dict())]
+    pairs.append((model.actor.state_dict(), model.networks["actor_target"].state_dict()))
+    for online, target in pairs:
+        assert all(th.equal(online[key], target[key]) for key in online) == same
+
+
+def test_rize_bootstraps_from_the_target_policy(demos):
+    model = build("rize", demos).learn(10)
+    batch = model._sample_batch(8)
+    expected = model.networks["actor_target"].draw(batch.next_obs, batch.noise.next_obs)
+    assert th.equal(model._next_draw(batch).actions, expected.actions)
+    assert not th.equal(model.policy.draw(batch.next_obs, batch.noise.next_obs).actions, expected.actions)
+
+
+def test_rize_needs_quantile_critics(demos):
+    with pytest.raises(ValueError, match="RIZE needs quantile critics"):
+        RIZE(MlpPolicy, BOX, demonstrations=demos[BOX])
