@@ -1,14 +1,18 @@
 """
-Tables and figures of a folder of runs made by ``evidence.py``.
+The results page, with its tables and figures, from the files in ``benchmarks/results``.
 
-    python benchmarks/report.py benchmarks/results/core
+    python benchmarks/report.py
 
-Writes ``summary.csv``, ``summary.md`` and one PNG per environment into that folder. Only last evaluations are reported.
+``benchmarks/results/notes.md`` is the text of the page. A line of it that starts with ``@`` becomes what was measured:
+``@table FOLDER`` and ``@figures FOLDER [ENV ...]`` for runs made by ``evidence.py``, ``@suite NAME`` for runs made by
+``python -m sb3_dualqdm.benchmark``, ``@experts`` for the experts of the built-in demonstrations. Only last evaluations are
+reported, and what has not been run is called missing. The table of built-in sets in ``docs/builtin_sets.md`` is written too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import matplotlib
@@ -18,6 +22,12 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from sb3_dualqdm.demonstrations.builtin import manifest
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+BUILTIN_SETS = ROOT / "docs" / "builtin_sets.md"
 LABELS = {
     "dual_qdm": "Dual Q-DM",
     "reg_iq_learn": "Reg IQ-Learn",
@@ -85,17 +95,117 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
     plt.close(figure)
 
 
+def plot_experts(folder: Path, path: Path) -> None:
+    """Evaluations of the experts along their training, with what they were trained to reach."""
+    curves = {file.stem: pd.read_csv(file) for file in sorted(folder.glob("*.csv"))}
+    figure, grid = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.2), layout="constrained", squeeze=False)
+    for (env, curve), axis in zip(curves.items(), grid[0]):
+        axis.errorbar(curve.steps, curve["mean"], curve["std"], marker=".", elinewidth=0.8, capsize=2)
+        axis.axhline(manifest()[env]["expert"]["target"], color="black", linestyle="--", linewidth=1, label="target")
+        axis.set(title=env, xlabel="steps", ylabel="return")
+        axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
+        axis.legend(frameon=False, fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def image(path: Path, width: str = "49%") -> str:
+    """A figure, as the page shows it."""
+    return f"```{{image}} {os.path.relpath(path, PAGE.parent)}\n:width: {width}\n```\n"
+
+
+def table_of(folder: str) -> str:
+    """``@table``."""
+    if not list((RESULTS / folder).glob("*_s*.csv")):
+        return f"*Missing: there is no run in `benchmarks/results/{folder}`.*\n"
+    return to_markdown(summarise(read_runs(RESULTS / folder)))
+
+
+def figures_of(folder: str, *envs: str) -> str:
+    """``@figures``."""
+    return "".join(image(RESULTS / folder / f"{env}.png") for env in envs or _envs(folder))
+
+
+def _envs(folder: str) -> list[str]:
+    paths = list((RESULTS / folder).glob("*_s*.csv"))
+    return sorted(read_runs(RESULTS / folder).env.unique()) if paths else []
+
+
+def suite(name: str) -> str:
+    """``@suite``."""
+    from sb3_dualqdm.benchmark import analysis
+    from sb3_dualqdm.benchmark.suites import expand
+
+    records, runs = analysis.read(RESULTS / name), expand(name)
+    if not records:
+        return f"### {name}\n\n*Missing: none of its {len(runs)} runs is finished.*\n"
+    figures = "".join(image(path, "100%") for path in sorted((RESULTS / name).glob("*.png")))
+    return f"### {name}\n\n{analysis.report(records, runs, {})}\n{figures}"
+
+
+def experts() -> str:
+    """``@experts``."""
+    lines = [
+        "| expert of | trainer | steps | episodes | return, mean ± std | lowest to highest | target |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for env, entry in sorted(manifest().items()):
+        expert = entry["expert"]
+        extremes = f"{expert['min_return']:,.1f} to {expert['max_return']:,.1f}" if "min_return" in expert else ""
+        below = ", **below target**" if entry["below_target"] else ""
+        lines.append(
+            f"| {env} | {expert['trainer']}.{expert['algorithm']} | {expert['steps']:,} | {expert['episodes']} "
+            f"| {expert['mean_return']:,.1f} ± {expert['std_return']:,.1f} | {extremes} | {expert['target']:,g}{below} |"
+        )
+    return "\n".join(lines) + "\n\n" + image(RESULTS / "experts" / "curves.png", "90%")
+
+
+COMMANDS = {"table": table_of, "figures": figures_of, "suite": suite, "experts": experts}
+
+
+def page() -> str:
+    """The results page."""
+    lines = []
+    for line in (RESULTS / "notes.md").read_text().splitlines():
+        command, *arguments = line[1:].split() if line.startswith("@") else [""]
+        lines.append(COMMANDS[command](*arguments).rstrip("\n") if command else line)
+    return "\n".join(lines) + "\n"
+
+
+def builtin_sets() -> str:
+    """The table of the built-in sets."""
+    lines = [
+        "| id | observation size | demonstrations | their returns | expert | its return, mean (range) | episodes end by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for env, entry in sorted(manifest().items()):
+        expert, returns = entry["expert"], entry["returns"]
+        low, high = (expert.get(f"{name}_return", extreme(returns)) for name, extreme in (("min", min), ("max", max)))
+        ends = sorted({"termination" if terminated else "time limit" for terminated in entry["terminated"]})
+        lines.append(
+            f"| `builtin:{env}` | {entry['observation_size']} | {len(returns)} | {', '.join(map('{:,.1f}'.format, returns))} "
+            f"| {expert['algorithm']}, {expert['steps']:,} steps{', **below target**' if entry['below_target'] else ''} "
+            f"| {expert['mean_return']:,.1f} ({low:,.1f} to {high:,.1f}) | {', '.join(ends)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    runs = read_runs(folder)
-    table = summarise(runs)
-    table.round(2).to_csv(folder / "summary.csv", index=False)
-    (folder / "summary.md").write_text(to_markdown(table))
-    for env in runs.env.unique():
-        plot(runs, env, folder / f"{env}.png")
-    print(to_markdown(table))
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s*.csv")}):
+        runs = read_runs(folder)
+        table = summarise(runs)
+        table.round(2).to_csv(folder / "summary.csv", index=False)
+        for env in runs.env.unique():
+            plot(runs, env, folder / f"{env}.png")
+    plot_experts(RESULTS / "experts", RESULTS / "experts" / "curves.png")
+    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s*.json")}):
+        from sb3_dualqdm.benchmark import analysis, figures
+
+        figures.plot(folder.name, analysis.evaluations(analysis.read(folder)), folder)
+    PAGE.write_text(page())
+    BUILTIN_SETS.write_text(builtin_sets())
 
 
 if __name__ == "__main__":

@@ -223,13 +223,10 @@ def scaling(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def tiled(n: int) -> Demonstrations:
     """Demonstrations of n transitions, by repetition of one episode."""
-    import dataclasses
-
     one, times = demonstrations(), n // 1000
     names = ("obs", "next_obs", "actions", "terminated", "truncated", "step")
-    arrays = {name: np.tile(getattr(one, name), (times,) + (1,) * (getattr(one, name).ndim - 1)) for name in names}
-    return dataclasses.replace(
-        one,
+    arrays = {name: np.tile(np.asarray(getattr(one, name)), (times,) + (1,) * (getattr(one, name).ndim - 1)) for name in names}
+    return Demonstrations(
         **arrays,
         rewards=None,
         episode=np.repeat(np.arange(times), 1000),

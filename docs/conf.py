@@ -10,7 +10,7 @@ version = release = sb3_dualqdm.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "builtin_sets.md"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # types are in the signatures

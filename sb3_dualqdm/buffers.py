@@ -350,44 +350,6 @@ class DemonstrationBuffer:
         return self.stored.take(self._starts[rng.integers(len(self._starts), size=shape)]).obs
 
 
-def rows_of(buffer: Any, observation_space: spaces.Space, action_space: spaces.Space) -> RawRows:
-    """
-    Everything in a replay buffer of SB3, from the oldest row on.
-
-    :param buffer: for instance that of a SAC; its actions are scaled to [-1, 1] as ours are
-    :param observation_space: what its observations must fit
-    :param action_space: likewise
-    :raises ValueError: for a buffer of other spaces, or one that stores time limits as terminations
-    """
-    shapes = [get_obs_shape(space) for space in (buffer.observation_space, observation_space)]
-    if shapes[0] != shapes[1] or buffer.action_space != action_space:
-        raise ValueError(
-            f"The replay buffer has observations of shape {shapes[0]} and actions {buffer.action_space} but the environment "
-            f"{shapes[1]} and {action_space}: use experience of this environment."
-        )
-    if buffer.optimize_memory_usage or not buffer.handle_timeout_termination:
-        raise ValueError(
-            "The replay buffer stores time limits as terminations (optimize_memory_usage=True or "
-            "handle_timeout_termination=False): record one with SB3's defaults."
-        )
-    size = buffer.size()
-    if size == 0:
-        raise ValueError("The replay buffer is empty: pass one with transitions, or leave out extra_transitions.")
-    at = (buffer.pos * buffer.full + np.arange(size)) % buffer.buffer_size
-    dones = buffer.dones[at] > 0
-    # an episode begins after each done, and with the oldest row
-    position = np.arange(size)[:, None]
-    begin = np.maximum.accumulate(np.where(np.roll(dones, 1, axis=0) & (position > 0), position, 0), axis=0)
-    stored = {
-        "obs": buffer.observations,
-        "actions": buffer.actions,
-        "next_obs": buffer.next_observations,
-        "terminated": (buffer.dones > 0) & ~(buffer.timeouts > 0),
-    }
-    rows = {name: map_obs(lambda array: th.from_numpy(array[at]), field) for name, field in stored.items()}
-    return RawRows(**rows, step=th.from_numpy(position - begin)).map(lambda tensor: tensor.flatten(0, 1))
-
-
 def concatenate(first: RawRows, second: RawRows, device: th.device | str) -> RawRows:
     """Rows of ``first``, then those of ``second``, along the second axis, on a device."""
 

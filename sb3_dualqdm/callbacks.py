@@ -7,7 +7,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_dualqdm.resume import save_checkpoint, with_suffix
+from sb3_dualqdm.resume import continue_from, save_checkpoint, with_suffix
 
 
 class ResumableCheckpoint(BaseCallback):
@@ -22,18 +22,21 @@ class ResumableCheckpoint(BaseCallback):
     :param path: file to write, with suffix ``.zip`` if it has none; one per run
     :param save_freq: environment steps (updates for an offline method) between two checkpoints; they are written between
         two training phases, at the first that reaches a multiple
+    :param resume: go on from the file if there is one, default False; with it, the same command started again continues a
+        killed run by itself (``learn`` counts its steps from where the run began)
     :param verbose: 0 silent (default), 1 tells when a checkpoint is written
     :raises ValueError: unless ``save_freq`` is at least 1
     """
 
     model: Any
 
-    def __init__(self, path: str | os.PathLike[str], save_freq: int, verbose: int = 0):
+    def __init__(self, path: str | os.PathLike[str], save_freq: int, resume: bool = False, verbose: int = 0):
         super().__init__(verbose)
         if save_freq < 1:
             raise ValueError(f"save_freq is {save_freq} but at least 1 step between two checkpoints is needed.")
         self.path = with_suffix(path)
         self.save_freq = int(save_freq)
+        self.resume = resume
 
     def _init_callback(self) -> None:
         if not hasattr(self.model, "resume"):
@@ -44,6 +47,10 @@ class ResumableCheckpoint(BaseCallback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def _on_training_start(self) -> None:
+        if self.resume and self.path.exists() and self.model.num_timesteps == 0:
+            continue_from(self.model, self.path)
+            if self.verbose >= 1:
+                print(f"Training goes on at step {self.model.num_timesteps} of {self.path}")
         self._plan()
 
     def _plan(self) -> None:

@@ -289,6 +289,7 @@ def _plot_returns(ax: Axes, demos: Demonstrations) -> None:
     ax.set_ylabel("return")
     if demos.episode_returns is None:
         ax.text(0.5, 0.5, "no rewards stored", ha="center", va="center", transform=ax.transAxes)
+        ax.set(xticks=[], yticks=[])
         return
     ax.plot(demos.episode_indices, demos.episode_returns, "o", color=_TERMINATED, markersize=4 if demos.n_episodes > 50 else 6)
     mean = demos.episode_returns.mean()
@@ -317,25 +318,16 @@ def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
 
     from sb3_dualqdm.demonstrations.types import obs_arrays
 
-    arrays = obs_arrays(demos.obs)
-    if any(array.ndim > 2 for array in arrays.values()):
-        ax.set_title("values of observations with two or more axes")
-        for key, array in arrays.items():
-            values = array[:: max(1, len(array) // 200)].ravel()
-            ax.hist(values, bins=64, density=True, histtype="step", label=key or None)
-        ax.set_xlabel("value")
-        ax.set_ylabel("density")
-        if isinstance(demos.obs, dict):
-            ax.legend(frameon=False)
-        return
-    columns = {
-        f"{key}[{i}]" if key else str(i): array.reshape(len(array), -1)[:, i]
-        for key, array in arrays.items()
-        for i in range(array.reshape(len(array), -1).shape[1])
-    }
+    columns = {}
+    for key, array in obs_arrays(demos.obs).items():
+        if array.ndim > 2:  # a picture: all its values together
+            columns[key or "all values"] = array[:: max(1, len(array) // 200)].ravel()
+            continue
+        flat = array.reshape(len(array), -1)
+        columns |= {f"{key}[{i}]" if key else str(i): flat[:, i] for i in range(flat.shape[1])}
     shown = dict(list(columns.items())[:most])
     some = f", first {most}" if len(columns) > most else ""
-    ax.set_title(f"observations: range (thin), 5th to 95th percentile (thick){some}")
+    ax.set_title(f"observations: range, and 5th to 95th percentile (thick){some}")
     for i, column in enumerate(shown.values()):
         low, five, half, most_of, high = np.percentile(column, (0, 5, 50, 95, 100))
         ax.plot([i, i], [low, high], color="0.6", linewidth=1.2, solid_capstyle="butt")
@@ -343,7 +335,7 @@ def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
         ax.plot(i, half, "o", color="white", markeredgecolor=_TERMINATED, markersize=4.5)
     step = max(1, len(shown) // 20)
     ax.set_xticks(range(0, len(shown), step), list(shown)[::step], rotation=0 if "0" in shown else 60)
-    ax.set_xlabel("element of the observation vector")
+    ax.set_xlabel("element of the observation")
 
 
 def _plot_actions(ax: Axes, demos: Demonstrations, space: Any) -> None:
@@ -364,9 +356,9 @@ def _plot_actions(ax: Axes, demos: Demonstrations, space: Any) -> None:
     if not isinstance(space, spaces.Box):  # the data's own range, where the space is not known
         flat = actions.reshape(len(actions), -1)
         space = spaces.Box(flat.min(axis=0).astype(np.float32), flat.max(axis=0).astype(np.float32), dtype=np.float32)
-        ax.set_title("actions: distribution, and share at the ends of their range (right)")
+        ax.set_title("actions, and share at the ends of their range (right)")
     else:
-        ax.set_title("actions: distribution, and share at the bounds (right)")
+        ax.set_title("actions, and share at the bounds (right)")
     shares = at_bounds(actions.reshape(len(actions), *space.shape), space)
     flat, low, high = actions.reshape(len(actions), -1), space.low.ravel(), space.high.ravel()
     bins = int(np.clip(np.sqrt(len(flat)), 10, 60))

@@ -183,7 +183,7 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
         if REPLAY_MEMBER in archive.namelist():
             with archive.open(REPLAY_MEMBER) as stream:
                 replay_buffer = pickle.load(stream)
-    model = model_class.load(path, env, force_reset=False, **kwargs)
+    model = model_class.load(path, env, **kwargs)
     if model.n_envs != state.n_envs:
         raise ValueError(
             f"env has {model.n_envs} copies but the run saved in {path} has {state.n_envs}: use as many, or load() to "
@@ -196,3 +196,23 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
         model.replay_buffer = replay_buffer
     model._resumed = state
     return model
+
+
+def continue_from(model: Any, path: Any) -> None:
+    """
+    Let a model that has just begun to learn become the one of a checkpoint, with its own environment and demonstrations.
+
+    :param model: one of this package's models, in ``learn``
+    :param path: file that :func:`save_checkpoint` wrote
+    """
+    loaded = load_checkpoint(type(model), path, model.env, device=model.device, seed=model.seed)
+    kept = (
+        *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
+        *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warned", "verbose"),
+    )
+    vars(model).update({name: value for name, value in vars(loaded).items() if name not in kept})
+    state, model._resumed = model._resumed, None
+    model._num_timesteps_at_start = model.num_timesteps  # of the speed that is logged
+    state.restore_generators(model)
+    if not model.offline:
+        restart_episodes(model, state.reset_seed)

@@ -2,10 +2,13 @@
 
 import ast
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,11 +18,12 @@ pytest.importorskip("rl_zoo3")
 from rl_zoo3.utils import StoreDict
 
 from sb3_dualqdm.benchmark import __main__ as cli
-from sb3_dualqdm.benchmark import analysis, recording, runs
+from sb3_dualqdm.benchmark import analysis, figures, recording, runs
 from sb3_dualqdm.benchmark.suites import MUJOCO, Run, expand, label, suites
 from sb3_dualqdm.demonstrations import builtin
 from sb3_dualqdm.zoo import ALGOS
 
+needs_rliable = pytest.mark.skipif(importlib.util.find_spec("rliable") is None, reason="rliable is not installed")
 RUN = Run("smoke", "CartPole-v1", "dual_qdm", "", 0, 100, 50, 2, {})
 
 
@@ -74,14 +78,15 @@ def test_cutting_a_suite():
 
 def test_rl_zoo3_reads_the_parameters_of_a_command(tmp_path):
     run = dataclasses.replace(RUN, params={"bellman_bounds": [-0.5, 0.5], "demonstrations": "a b:c.npz"})
-    command = runs.command(run, tmp_path / "request.json", tmp_path / "logs")
+    command = runs.command(run, tmp_path / "request.json", tmp_path / "logs", tmp_path / "record.zip")
     assert command[:9] == ["-m", "sb3_dualqdm.zoo", "train", "--algo", "dual_qdm", "--env", "CartPole-v1", "--seed", "0"]
     assert command[9:11] == ["-n", "100"]
     params = command[command.index("-params") + 1 :]
     namespace = type("Namespace", (), {})()
     StoreDict(["-params"], "params", nargs="+")(None, namespace, params)
-    callback = {"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(tmp_path / "request.json")}}
-    assert namespace.params == {**run.params, "callback": callback}
+    recorded = {"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(tmp_path / "request.json")}}
+    saved = {"sb3_dualqdm.callbacks.ResumableCheckpoint": {"path": str(tmp_path / "record.zip"), "save_freq": 5}}
+    assert namespace.params == {**run.params, "callback": [recorded, saved]}
 
 
 def test_labels_come_from_the_registry_where_none_is_given(monkeypatch):
@@ -190,6 +195,39 @@ def test_runs_that_fail_are_told_and_made_again(tmp_path):
         runs.finished(dataclasses.replace(RUN, steps=200), tmp_path)
 
 
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
+    """Killed after its first evaluation, and gone on, it is the run that was never killed."""
+    if not Path("/proc").is_dir():
+        pytest.skip("processes are found in /proc")
+    run = dataclasses.replace(RUN, steps=400, eval_every=100, params={"learning_starts": 50, "batch_size": 32})
+    whole = runs.execute(run)
+    path = tmp_path / ".record.json"
+    failing = dataclasses.replace(run, params=dict(run.params))
+    killer = threading.Thread(target=kill_when_evaluated, args=(path, 1))
+    killer.start()
+    with pytest.raises(runs.RunFailed):
+        runs.execute(failing, record=path)
+    killer.join()
+    assert path.with_suffix(".zip").exists()
+    rest = runs.execute(failing, record=path)
+    assert rest["command"][2] == "sb3_dualqdm.benchmark.resume" and 0 < rest["resumed_at"][0] < 400
+    for one, other in zip(whole["evaluations"], rest["evaluations"], strict=True):
+        assert one["step"] == other["step"] and one["returns"] == other["returns"]
+    assert not list(tmp_path.iterdir())
+
+
+def kill_when_evaluated(path, n):
+    """Kill the process whose request names this record as soon as it has n evaluations."""
+    while not path.exists() or len(json.loads(path.read_text())["evaluations"]) < n:
+        time.sleep(0.01)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(path.with_suffix(".zip")) in (folder / "cmdline").read_text():
+                os.kill(int(folder.name), signal.SIGKILL)
+        except OSError:
+            pass  # gone
+
+
 def test_a_process_that_fails_is_a_failed_run():
     with pytest.raises(runs.RunFailed, match="nonsense"):
         runs.execute(dataclasses.replace(RUN, method="bc", params={"nonsense": 1}))
@@ -257,6 +295,7 @@ def test_the_last_evaluation_counts():
     assert final["return"].tolist() == [4.0] and final.step.tolist() == [100]
 
 
+@needs_rliable
 def test_interquartile_mean_and_improvement():
     records = records_of("dual_qdm", "CartPole-v1", [0.0, 0.2, 0.4, 0.9]) + records_of(
         "dual_qdm", "Pendulum-v1", [0.6, 1, 1, 1]
@@ -275,6 +314,7 @@ def test_interquartile_mean_and_improvement():
     assert profile == pytest.approx([6 / 8, 3 / 8]) and interval.shape == (2, 2)
 
 
+@needs_rliable
 def test_efficiency_curve_interpolates():
     first, second = (record(dataclasses.replace(RUN, seed=seed)) for seed in (0, 1))
     for entry, steps in ((first, (0, 100)), (second, (0, 200))):
@@ -285,6 +325,7 @@ def test_efficiency_curve_interpolates():
     assert curve.iqm.tolist() == pytest.approx([0.0, (0.5 + 0.25) / 2, (1 + 0.5) / 2])
 
 
+@needs_rliable
 def test_what_is_not_finished_is_missing():
     wanted = [
         dataclasses.replace(RUN, method=method, seed=seed) for method in ("dual_qdm", "bc", "iq_learn") for seed in (0, 1)
@@ -301,6 +342,36 @@ def test_what_is_not_finished_is_missing():
     assert f"not possible here (no reason): 1 runs, the first is {wanted[5].name}" in text
 
 
+def test_a_sensitivity_figure_has_a_panel_for_each_parameter(tmp_path, monkeypatch):
+    titles = []
+    finish = figures._finish
+    monkeypatch.setattr(figures, "_finish", lambda *args: titles.extend(axis.get_title() for axis in args[1]) or finish(*args))
+    records = [record(run) for run in expand("paper-sensitivity", tasks=["HalfCheetah-v4"])]
+    path = figures.learning_curves(analysis.evaluations(records), tmp_path / "figure.png")
+    assert titles == ["HalfCheetah-v4, beta", "HalfCheetah-v4, bound"] and path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_last_returns_by_number_of_trajectories(tmp_path, monkeypatch):
+    lines = []
+
+    def noted(axis, x, middle, low, high, **style):
+        lines.append((style["label"], list(x), list(middle), list(low)))
+
+    monkeypatch.setattr(figures, "_band", noted)
+    made = [
+        record(
+            dataclasses.replace(RUN, variant=f"{n} trajectories", seed=seed, params={"n_demonstrations": n}), [10.0 * n + seed]
+        )
+        for n in (5, 1, 10)
+        for seed in (0, 2)
+    ]
+    figures.final_returns(analysis.evaluations(made), tmp_path / "figure.png")
+    spread = np.std([0, 2], ddof=1)
+    assert lines == [
+        ("Dual Q-DM", [1, 5, 10], [11.0, 51.0, 101.0], pytest.approx([value - spread for value in (11, 51, 101)]))
+    ]
+
+
 def test_markdown():
     table = pd.DataFrame({"a": [1.234, 2.0], "b": ["x", "y"]}, index=pd.Index(["p", "q"], name="n"))
     assert analysis.markdown(table) == "| n | a | b |\n| --- | --- | --- |\n| p | 1.23 | x |\n| q | 2.00 | y |\n"
@@ -309,6 +380,8 @@ def test_markdown():
 # --- from the command line ---------------------------------------------------------------------------------------------------
 
 
+@needs_rliable
+@pytest.mark.timeout(1200)
 def test_smoke_suite(tmp_path, capsys):
     """Runs, goes on where it stopped, aggregates, plots."""
     folder = ["--folder", str(tmp_path / "smoke")]

@@ -412,6 +412,29 @@ def test_replay_buffer_that_an_algorithm_saved(tmp_path):
     assert np.allclose(following, demos.next_obs[10], atol=1e-5) and reward == pytest.approx(demos.rewards[10], abs=1e-4)
 
 
+def test_hindsight_replay_buffer(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.envs import BitFlippingEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    env = DummyVecEnv([lambda: BitFlippingEnv(n_bits=4, continuous=True, max_steps=4)])
+    env.seed(0)
+    buffer = sb3.HerReplayBuffer(100, env.observation_space, env.action_space, env, device="cpu", copy_info_dict=True)
+    obs, first, actions = env.reset(), [], []
+    for _ in range(9):
+        action = np.array([env.action_space.sample()])
+        following, reward, done, infos = env.step(action)
+        true = {key: infos[0]["terminal_observation"][key][None] if done[0] else value for key, value in following.items()}
+        buffer.add(obs, true, action, reward, done, infos)
+        first.append(obs["observation"][0].copy())
+        actions.append(action[0])
+        obs = following
+    for source in (buffer, saved(buffer, tmp_path / "her.pkl")):
+        demos = load_demonstrations(source)
+        assert sorted(demos.obs) == ["achieved_goal", "desired_goal", "observation"]
+        assert np.array_equal(demos.obs["observation"], first) and np.allclose(demos.actions, actions)
+
+
 # --- imitation's older pickles ---------------------------------------------------------------------------------------------
 
 

@@ -142,6 +142,7 @@ def test_drop_last_leaves_complete_episodes_alone():
         ({"obs": [[1.0], [1.0, 2.0], [1.0], [2.0]]}, "obs of trajectory 0 is not an array of numbers"),
         ({"rews": np.zeros(2)}, r"acts of the shape \(3, 1\) and rews of \(2,\)"),
         ({"terminal": np.zeros(3)}, "terminal of trajectory 0 has 3 values"),
+        ({"truncated": np.array([False, True, False])}, "truncated of trajectory 0 has 3 values"),
         ({"terminal": None}, "is a SimpleNamespace without terminal"),
         ({"obs": None, "acts": None}, "without obs and acts"),
         ({"observations": np.zeros((4, 2))}, "both 'obs' and 'observations'"),

@@ -290,6 +290,23 @@ def test_parquet_bomb(tmp_path):
     assert "declares 320000000 bytes, but at most" in refusal(tmp_path / "bomb.parquet")
 
 
+def test_rows_of_nothing(tmp_path):
+    """A billion rows without a number take no byte in a file, but would take gigabytes of indices."""
+    obs, acts = np.zeros((10**9 + 1, 0)), np.zeros((10**9, 0))
+    arrays = {"obs": obs, "acts": acts, "terminal": np.array(True)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    write(tmp_path / "d.pkl", pickle.dumps(arrays))
+    write(tmp_path / "objects.pkl", pickle.dumps(arrays | {"obs": np.zeros((10**9, 0), dtype=object)}))
+    for name in ("d.npz", "d.pkl"):
+        assert "has 1000000001 rows without a number" in refusal(tmp_path / name)
+    assert "shape (1000000000, 0) that does not fit its data" in refusal(tmp_path / "objects.pkl")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for name, rows in (("obs", 10**9 + 1), ("actions", 10**9)):
+            file.create_dataset(f"data/demo_0/{name}", shape=(rows, 0), dtype="f4")
+    assert "'/data/demo_0/actions' of" in (text := refusal(tmp_path / "d.hdf5")) and "rows without a number" in text
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------------
 
 

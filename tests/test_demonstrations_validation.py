@@ -204,6 +204,39 @@ def test_three_dimensional_floats_are_not_images():
         load(np.zeros((4, 5, 6, 3)), observation_space=Box(-1, 1, (3, 5, 6)))
 
 
+def test_casts_are_noted_once():
+    item = trajectory(0, 3)
+    item.obs, item.acts = item.obs.astype(np.float64), item.acts.astype(np.float64)
+    demos = load_demonstrations(item, observation_space=OBS2, action_space=ACT1)
+    assert demos.notes == ("obs cast from float64 to float32", "actions cast from float64 to float32")
+    assert demos.summary().endswith("obs cast from float64 to float32, actions cast from float64 to float32")
+    assert demos.validate(OBS2, ACT1).notes == demos.notes
+    assert load_demonstrations(trajectory(0, 3), observation_space=OBS2, action_space=ACT1).notes == ()
+
+
+def test_notes_and_seeds_are_saved(tmp_path):
+    item = trajectory(0, 3)
+    item.obs = item.obs.astype(np.float64)
+    demos = load_demonstrations(item, observation_space=OBS2)._replace(seeds=np.array([7]))
+    again = load_demonstrations(demos.save(tmp_path / "d.npz"))
+    assert again.notes == ("obs cast from float64 to float32",) and again.seeds.tolist() == [7]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, bool])
+def test_one_hot_actions(dtype):
+    demos = load(acts=np.eye(3, dtype=dtype)[[0, 2, 1]], action_space=Discrete(3, start=5))
+    assert demos.actions.tolist() == [5, 7, 6] and demos.actions.dtype == np.int64
+    assert "actions one-hot, read as the index of the 1" in demos.notes
+
+
+def test_observations_in_other_units_are_reported():
+    pixels = np.arange(4 * 12, dtype=np.uint8).reshape(4, 2, 2, 3)
+    unit = Box(0, 1, (2, 2, 3), np.float32)
+    with pytest.warns(UserWarning, match=r"obs has 34 values outside the observation space Box\(0.0, 1.0"):
+        demos = load_demonstrations({"obs": pixels, "acts": np.zeros(3), "terminal": True}, observation_space=unit)
+    assert demos.obs.dtype == np.float32
+
+
 def test_matching_data_is_not_copied():
     demos = load_demonstrations(trajectory(0, 3))
     again = demos.validate(OBS2, ACT1)

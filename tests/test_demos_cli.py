@@ -173,6 +173,12 @@ def test_collect_info_check_convert_plot(tmp_path, capsys):
     assert (tmp_path / "plots" / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_built_in_sets_are_replayed_from_the_seeds_of_their_manifest(capsys):
+    pytest.importorskip("rich")
+    assert main(["check", "builtin:CartPole-v1", "--env", "CartPole-v1", "--replays", "1"]) == 0
+    assert "500 steps agree" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("kind", ["image", "dict", "box", "no rewards"])
 def test_plot_of_other_observations_and_actions(tmp_path, kind):
     pytest.importorskip("matplotlib")

@@ -10,7 +10,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import BC, DualQDM, collect_demonstrations
-from sb3_dualqdm.buffers import rows_of
 
 pytestmark = pytest.mark.both
 
@@ -87,35 +86,28 @@ def test_saved_and_loaded(source, tmp_path):
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_replay_buffer_of_sac(n_envs, wrapped):
+@pytest.mark.parametrize("overwritten", [True, False])
+@pytest.mark.parametrize("from_file", [True, False])
+def test_replay_buffer_of_sac(n_envs, overwritten, from_file, tmp_path):
     venv = DummyVecEnv([lambda: CountingEnv(5, "truncated", False)] * n_envs)
-    sac = SAC("MlpPolicy", venv, buffer_size=12 * n_envs if wrapped else 100, learning_starts=1000).learn(18 * n_envs)
-    rows = rows_of(sac.replay_buffer, sac.observation_space, sac.action_space)
-    n_steps = 12 if wrapped else 18
-    first = 18 - n_steps
-    time = first + np.arange(n_steps)
-    obs = rows.obs.numpy().reshape(n_steps, n_envs, 2)
-    np.testing.assert_array_equal(obs[:, 0, 1], time % 5)
-    assert not rows.terminated.any()
-    # the oldest row may be in the middle of an episode, whose beginning is gone
-    expected = np.where(time // 5 == first // 5, time - first, time % 5)
-    np.testing.assert_array_equal(rows.step.numpy().reshape(n_steps, n_envs), np.tile(expected[:, None], n_envs))
-    model = model_with(sac.replay_buffer)
-    assert model.replay_buffer.size() == n_steps * n_envs
-    stored = sac.replay_buffer.actions[(sac.replay_buffer.pos * wrapped + np.arange(n_steps)) % sac.replay_buffer.buffer_size]
-    np.testing.assert_array_equal(model.replay_buffer.actions[: n_steps * n_envs, 0], stored.reshape(-1, 1))
+    sac = SAC("MlpPolicy", venv, buffer_size=12 * n_envs if overwritten else 100, learning_starts=1000).learn(18 * n_envs)
+    sac.save_replay_buffer(tmp_path / "replay.pkl")
+    buffer = model_with(tmp_path / "replay.pkl" if from_file else sac.replay_buffer).replay_buffer
+    # steps 0 to 17 are three whole episodes and three steps; of the last 12, those from 10 on begin with an episode
+    steps = [0, 1, 2, 3, 4, 0, 1, 2] if overwritten else [*[0, 1, 2, 3, 4] * 3, 0, 1, 2]
+    n = len(steps) * n_envs
+    assert buffer.size() == n and not buffer.terminated.any()
+    np.testing.assert_array_equal(buffer.steps[:n, 0], steps * n_envs)
+    np.testing.assert_array_equal(buffer.observations[:n, 0, 1], steps * n_envs)
+    at = (sac.replay_buffer.pos * overwritten + np.arange(12 if overwritten else 18)) % sac.replay_buffer.buffer_size
+    actions = sac.replay_buffer.actions[at][-len(steps) :]
+    np.testing.assert_allclose(buffer.actions[:n, 0, 0], actions.swapaxes(0, 1).reshape(-1), atol=1e-6)
 
 
 def test_refused_experience():
-    box, discrete = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
-    with pytest.raises(ValueError, match="use experience of this environment"):
-        model_with(ReplayBuffer(10, box, discrete))
-    box_actions = CountingEnv(discrete=False).action_space
-    with pytest.raises(ValueError, match="buffer is empty"):
-        model_with(ReplayBuffer(10, box, box_actions))
-    with pytest.raises(ValueError, match="stores time limits as terminations"):
-        model_with(ReplayBuffer(10, box, box_actions, handle_timeout_termination=False))
+    box = gym.spaces.Box(-1, 1, (2,))
+    with pytest.raises(ValueError, match="empty replay buffer"):
+        model_with(ReplayBuffer(10, box, CountingEnv(discrete=False).action_space))
     with pytest.raises(ValueError, match=r"has the shape \(3,\) per step but the observation space has \(2,\)"):
         model_with(demonstrations_for("Pendulum-v1"))
 
@@ -123,6 +115,34 @@ def test_refused_experience():
 # --------------------------------------------------------------------------------------------------------------------------
 # VecNormalize
 # --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["environment first", "demonstrations first", "both at once"])
+def test_demonstrations_follow_the_environment_in_use(order):
+    """Rows are normalised by whatever statistics the current environment has when they are drawn."""
+    demos = demonstrations_for("Pendulum-v1")
+    venv = VecNormalize(make_vec_env("Pendulum-v1"))
+    if order == "demonstrations first":
+        model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos, seed=0, **SMALL)
+        model.set_env(venv)
+    elif order == "environment first":
+        model = DualQDM("MlpPolicy", venv, seed=0, **SMALL)
+        model.set_demonstrations(demos)
+    else:
+        model = DualQDM("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL)
+    model.learn(20)
+    seen = []
+    model.actor.latent_pi.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    for mean in (-3.0, 2.0):
+        venv.obs_rms.mean, venv.obs_rms.var = np.full(3, mean), np.full(3, 4.0)
+        batch = model._sample_batch(8)
+        raw = 2 * batch.obs.numpy() + mean
+        for part, rows in ((raw[:8], model.replay_buffer.observations[:20, 0]), (raw[8:], demos.obs)):
+            assert all(np.isclose(row, rows, atol=1e-5).all(axis=1).any() for row in part)
+        # and the actor sees what the critic does
+        seen.clear()
+        model._update(batch)
+        assert any(tensor.shape == batch.obs.shape and np.array_equal(tensor, batch.obs) for tensor in seen)
 
 
 def test_statistics_begin_with_the_demonstrations():
@@ -144,7 +164,7 @@ def test_statistics_begin_with_the_demonstrations():
 @pytest.mark.parametrize("cls", [DualQDM, BC])
 def test_clipped_demonstrations_are_reported_once(cls):
     demos = demonstrations_for("Pendulum-v1")
-    venv = VecNormalize(make_vec_env("Pendulum-v1"), clip_obs=1.0)
+    venv = VecNormalize(make_vec_env("Pendulum-v1"), training=False, clip_obs=1.0)
     model = cls("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL)
     with pytest.warns(
         UserWarning, match=r"of the demonstrations' observation values lie beyond VecNormalize's clip_obs=1.0"
@@ -154,8 +174,9 @@ def test_clipped_demonstrations_are_reported_once(cls):
     assert sum("lie beyond" in str(warning.message) for warning in seen) == 1
 
 
-def test_few_clipped_values_are_no_news(recwarn):
+@pytest.mark.parametrize("options", [{"training": False, "clip_obs": 20.0}, {"training": True, "clip_obs": 1.0}])
+def test_few_clipped_values_and_first_statistics_are_no_news(options, recwarn):
     demos = demonstrations_for("Pendulum-v1")
-    venv = VecNormalize(make_vec_env("Pendulum-v1"))
+    venv = VecNormalize(make_vec_env("Pendulum-v1"), **options)
     DualQDM("MlpPolicy", venv, demonstrations=demos, seed=0, **SMALL).learn(200)
     assert not [warning for warning in recwarn if "lie beyond" in str(warning.message)]

@@ -34,7 +34,8 @@ from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
-from sb3_dualqdm.demonstrations import readers
+from sb3_dualqdm.callbacks import ResumableCheckpoint
+from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
 
 TRAINERS = {DualQDMTrainer: DualQDM, IQLearnTrainer: IQLearn, RegIQLearnTrainer: RegIQLearn}
@@ -284,6 +285,24 @@ def test_leak_is_said_once_where_it_can_happen(terminates):
     assert all('terminal_value="zero"' in message and '"absorbing"' in message for message in leaks(record))
 
 
+def test_training_resumes_from_a_checkpoint(tmp_path):
+    """The trainer's own call of set_env resets nothing that a resumed run would not."""
+
+    def train(model, venv, total=80):
+        trainer = DualQDMTrainer(demonstrations=demonstrations, venv=venv, gen_algo=model)
+        trainer.train(total, [ResumableCheckpoint(tmp_path / "run", 30)])
+        return th.cat([weight.flatten() for weight in trainer.policy.parameters()])
+
+    demonstrations = demonstrations_for("CartPole-v1").to_imitation()
+    venv = VecNormalize(make_vec_env("CartPole-v1", 2))
+    model = DualQDM("MlpPolicy", venv, seed=0, **SMALL)
+    whole = train(model, venv)
+    venv = VecNormalize(make_vec_env("CartPole-v1", 2))
+    resumed = DualQDM.resume(tmp_path / "run", venv)
+    assert 60 <= resumed.num_timesteps < 80
+    assert th.equal(train(resumed, venv), whole)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Demonstrations
 # ----------------------------------------------------------------------------------------------------------------------
@@ -295,7 +314,31 @@ def batches(rows, size, as_tensors=True):
         yield {name: th.as_tensor(np.array(value)) if as_tensors else value for name, value in part.items()}
 
 
+def legacy(folder, suffix):
+    """Files of imitation's releases before 1.0, a compressed archive with pickled infos or a pickled list."""
+    episodes = trajectories()
+    path = folder.with_suffix(suffix)
+    if suffix == ".pkl":
+        path.write_bytes(pickle.dumps(episodes))
+    else:
+        fields = {name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in ("obs", "acts")}
+        infos = np.array([{"lives": 3}] * len(fields["acts"]), dtype=object)
+        terminal = np.array([episode.terminal for episode in episodes])
+        np.savez_compressed(path, **fields, infos=infos, terminal=terminal, indices=[5, 10])
+    return str(path)
+
+
+def parquet(folder):
+    """The folder as a hub stores it."""
+    (hub := folder.with_name("hub")).mkdir()
+    serialize.load(folder).dataset.to_parquet(hub / "train-00000-of-00001.parquet")
+    return str(hub)
+
+
 FORMS = {
+    "legacy npz": lambda folder: legacy(folder, ".npz"),
+    "legacy pickle": lambda folder: legacy(folder, ".pkl"),
+    "folder of a hub": parquet,
     "trajectories": lambda folder: trajectories(),
     "generator of trajectories": lambda folder: (episode for episode in trajectories()),
     "Transitions": lambda folder: rollout.flatten_trajectories(trajectories()),
@@ -355,7 +398,7 @@ def test_one_transition_is_enough():
 
 
 def test_endless_batches_are_refused(monkeypatch):
-    monkeypatch.setattr(readers, "MAX_BATCH_ROWS", 100)
+    monkeypatch.setattr(arrays, "MAX_BATCH_ROWS", 100)
     finite = list(batches(rollout.flatten_trajectories(trajectories()), 5))
     with pytest.raises(ValueError, match="do not end"):
         DualQDM("MlpPolicy", counting_venv(), demonstrations=itertools.cycle(finite), **SMALL)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both
 ROOT = Path(__file__).parent.parent
 ALGORITHMS = ("dual_qdm", "iq_learn", "reg_iq_learn", "bc", "sqil", "ls_iq", "dac", "value_dice", "hype", "recoil", "rize")
 HYPERPARAMS = {f"{algo}.yml" for algo in ALGORITHMS}
-BUILTIN = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0")
+BUILTIN = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0", "HalfCheetah-v4", "Hopper-v4", "Swimmer-v4")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_wheel_has_the_hook_at_its_root_and_the_data_in_the_package(archives):
     assert {f"sb3_dualqdm/hyperparams/{name}" for name in HYPERPARAMS} <= names
     assert {f"sb3_dualqdm/demonstrations/data/{env_id}.npz" for env_id in BUILTIN} <= names
     roots = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
+    assert archives[0].stat().st_size < 25e6
     assert roots == {"sb3_dualqdm", "_sb3_dualqdm_startup.py", "sb3_dualqdm.pth", "sb3_dualqdm.start"}
 
 
@@ -59,7 +60,7 @@ def test_wheel_names_its_version_licence_and_extras(archives):
     assert "\nName: sb3-dualqdm\nVersion: 0.1.0\n" in metadata and "\nLicense-Expression: MIT\n" in metadata
     core = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
     assert len(core) == 4 and not [line for line in core if "imitation" in line or "zoo" in line]
-    for extra in ("zoo", "mujoco", "arrow", "imitation", "tabular", "test", "docs"):
+    for extra in ("zoo", "mujoco", "arrow", "imitation", "tabular", "benchmark", "ray", "test", "docs"):
         assert f"\nProvides-Extra: {extra}\n" in metadata
 
 

@@ -120,6 +120,40 @@ def test_resumed_equals_uninterrupted(name, demos, tmp_path):
     assert resumed.num_timesteps >= total and resumed.critic.optimizer.param_groups[0]["lr"] < 3e-4 * 0.1
 
 
+@pytest.mark.parametrize("env_id", ENVS)
+def test_the_same_call_again_goes_on_by_itself(env_id, demos, tmp_path):
+    def run(name, *callbacks, save_freq=25):
+        options = {**SMALL, "ent_coef": "auto_0.1", "learning_rate": lambda progress: 3e-4 * progress, "gradient_steps": -1}
+        model = DualQDM("MlpPolicy", make_env(env_id, 2, True), demonstrations=demos[env_id], seed=3, **options)
+        return model.learn(120, [*callbacks, ResumableCheckpoint(tmp_path / name, save_freq, resume=True)])
+
+    whole = run("whole")
+    for kill_at in (60, 110):
+        with pytest.raises(Killed):
+            run("killed", KillAt(kill_at))
+    resumed = run("killed")
+    assert_same(whole, resumed)
+    assert resumed.critic.optimizer.param_groups[0]["lr"] < 3e-4 * 0.1
+    finished = run("killed")  # the last checkpoint is of step 100
+    assert_same(whole, finished)
+    # once a run is complete, nothing is left to do
+    done = run("done", save_freq=120)
+    again = run("done", save_freq=120)
+    assert again._n_updates == done._n_updates and again.num_timesteps == 120
+
+
+def test_offline_call_again_goes_on_by_itself(demos, tmp_path):
+    def run(name, *callbacks):
+        options = {**SMALL, "seed": 0, "validation_interval": 5}
+        model = BC("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **options)
+        return model.learn(60, [*callbacks, ResumableCheckpoint(tmp_path / name, 20, resume=True)])
+
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("killed", KillAt(50))
+    assert_same(whole, run("killed"))
+
+
 def test_remaining_steps_may_be_counted_as_in_sb3(demos, tmp_path):
     checkpoint = ResumableCheckpoint(tmp_path / "run", 40)
     model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], seed=0, **SMALL).learn(100, checkpoint)

@@ -140,6 +140,15 @@ def test_action_spaces(name, cls):
         assert action.dtype == env.action_space.dtype and action in env.action_space
 
 
+@pytest.mark.parametrize(
+    "space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), spaces.Box(-np.inf, np.inf, (1,))], ids=str
+)
+def test_refused_actions_raise_what_sb3_raises(space):
+    for error in (AssertionError, ValueError):
+        with pytest.raises(error, match="action space"):
+            DualQDM("MlpPolicy", SpacesEnv(BOX, space))
+
+
 def test_nested_dictionaries_are_refused_as_in_sb3():
     env = SpacesEnv(spaces.Dict({"a": spaces.Dict({"b": BOX})}))
     with pytest.raises(NotImplementedError, match=r"[Nn]ested"):

@@ -1,41 +1,40 @@
 """
 Returns of the built-in experts on the seeds that learners are evaluated on.
 
-    python benchmarks/experts/evaluate_experts.py --models runs/experts --out benchmarks/results/experts.csv
+    python benchmarks/experts/evaluate_experts.py --out benchmarks/results/experts.csv
 
-The models are those that ``train_builtin_experts.py`` leaves in its ``--models`` folder.
+The models are those that ``train_experts.py`` left; an expert whose model is not there keeps its row.
 """
 
 import argparse
 import csv
-import json
-import sys
 from pathlib import Path
 
 import gymnasium as gym
-import stable_baselines3 as sb3
+import numpy as np
+from train_experts import EXPERTS, MODELS, load_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from evidence import EVALUATION_SEED, evaluate
+from sb3_dualqdm.benchmark.recording import EVALUATION_SEED, evaluate
 
-MANIFEST = Path(__file__).resolve().parents[2] / "sb3_dualqdm" / "demonstrations" / "data" / "manifest.json"
+FIELDS = ["env", "algorithm", "first_seed", "mean", "std", "returns"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--models", type=Path, default=MODELS)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    manifest = json.loads(MANIFEST.read_text())
-    with args.out.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["env", "algorithm", "first_seed", "mean", "std", "returns"])
-        for env_id, entry in sorted(manifest.items()):
-            algorithm = entry["expert"]["algorithm"]
-            model = getattr(sb3, algorithm).load(args.models / f"{env_id}.zip", device="cpu")
-            returns = evaluate(model, gym.make(env_id), 10)
+    rows = {row["env"]: row for row in csv.DictReader(args.out.open())} if args.out.exists() else {}
+    for env_id, expert in EXPERTS.items():
+        if (args.models / env_id / "best.zip").exists():
+            returns = np.array(evaluate(load_model(env_id, args.models / env_id), gym.make(env_id), 10))
             numbers = " ".join(f"{value:.1f}" for value in returns)
-            writer.writerow([env_id, algorithm, EVALUATION_SEED, f"{returns.mean():.1f}", f"{returns.std():.1f}", numbers])
+            values = (env_id, expert.algorithm, EVALUATION_SEED, f"{returns.mean():.1f}", f"{returns.std():.1f}", numbers)
+            rows[env_id] = dict(zip(FIELDS, map(str, values)))
+    with args.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows[env_id] for env_id in sorted(rows))
 
 
 if __name__ == "__main__":

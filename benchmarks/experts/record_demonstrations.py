@@ -16,6 +16,7 @@ import argparse
 import importlib.metadata
 import json
 import platform
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from sb3_dualqdm.demonstrations.files import file_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "sb3_dualqdm" / "demonstrations" / "data"
+CURVES = ROOT / "benchmarks" / "results" / "experts"
 ROLLOUT_SEED = 30_000
 
 
@@ -43,6 +45,8 @@ def from_expert(task: str, env_id: str, models: Path, n_episodes: int) -> tuple[
     :return: all episodes, and what the manifest says of the expert.
     """
     model = load_model(task, models / task)
+    if (models / task / "curve.csv").exists():
+        shutil.copy(models / task / "curve.csv", CURVES / f"{task}.csv")
     demonstrations = collect_demonstrations(model, env_id, n_episodes, seed=ROLLOUT_SEED)
     packages = {"gymnasium", "numpy", "stable_baselines3", "torch", EXPERTS[task].trainer}
     if "mujoco" in str(gym.spec(env_id).entry_point):

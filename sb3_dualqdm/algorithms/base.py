@@ -43,7 +43,6 @@ from sb3_dualqdm.buffers import (
     RawRows,
     as_tensor,
     concatenate,
-    rows_of,
 )
 from sb3_dualqdm.demonstrations import builtin_ids, load_demonstrations, normalized_score
 from sb3_dualqdm.demonstrations.types import map_obs
@@ -86,6 +85,10 @@ def _initial_temperature(ent_coef: str) -> float:
     if kind != "auto" or not 0 < initial < math.inf:
         raise ValueError(f"ent_coef is {ent_coef!r} but a float, 'auto' or 'auto_<initial value>' is needed.")
     return initial
+
+
+class UnsupportedSpaceError(ValueError, AssertionError):
+    """A space that no policy here serves; an AssertionError too, which is what SB3 raises for it."""
 
 
 def own_defaults(args: tuple[Any, ...], kwargs: dict[str, Any], **defaults: Any) -> dict[str, Any]:
@@ -187,8 +190,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param warmup: actions before ``learning_starts``: ``"policy"`` (default) or ``"uniform"``
     :param n_action_samples: policy samples per soft value on Box, default 1
     :param bc_warmup_steps: behavioural-cloning updates before the first environment step, default 0
-    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, or a
-        replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
+    :param extra_transitions: older or suboptimal experience that counts as replay rows: what ``demonstrations`` accepts, such
+        as a replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
     :param normalize_by_demonstrations: let VecNormalize see the demonstrations before the first environment step, default
         False (offline methods and ``bc_warmup_steps`` do so in any case)
     :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
@@ -349,17 +352,19 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         space = env.action_space
         if not isinstance(space, (spaces.Box, spaces.Discrete)):
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
             )
         if isinstance(space, spaces.Discrete) and space.start != 0:
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
             )
         if isinstance(space, spaces.Box) and not (space.low < space.high).all():
-            raise ValueError(f"The action space {space} has an empty range but low < high is needed: drop constant actions.")
+            raise UnsupportedSpaceError(
+                f"The action space {space} has an empty range but low < high is needed: drop constant actions."
+            )
         if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise ValueError(
+            raise UnsupportedSpaceError(
                 f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
                 "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
             )
@@ -655,20 +660,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _add_extra_transitions(self) -> None:
         """Store older experience in a replay buffer that has none yet."""
-        source = self.extra_transitions
-        if source is None or self.env is None or self.replay_buffer.prefilled:
+        if self.extra_transitions is None or self.env is None or self.replay_buffer.prefilled:
             return
-        if isinstance(source, ReplayBuffer):
-            rows = rows_of(source, self.observation_space, self.action_space)
-        else:
-            transitions = load_demonstrations(
-                source,
-                observation_space=self.observation_space,
-                action_space=self.action_space,
-                **{"max_episode_steps": self._time_limit(), **self.demonstrations_kwargs},
-            )
-            rows = DemonstrationBuffer(transitions, self.policy, self.observation_space).stored
-        self.replay_buffer.prefill(rows)
+        options: dict[str, Any] = {"max_episode_steps": self._time_limit()}
+        options.update(self.demonstrations_kwargs)
+        transitions = load_demonstrations(
+            self.extra_transitions, observation_space=self.observation_space, action_space=self.action_space, **options
+        )
+        self.replay_buffer.prefill(DemonstrationBuffer(transitions, self.policy, self.observation_space).stored)
 
     def _time_limit(self) -> int | None:
         """The environment's own step limit, if it is known."""
@@ -764,6 +763,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         resumed = None if reset_num_timesteps else self._resumed
         self._resumed = None
         will_reset = reset_num_timesteps or self._last_obs is None
+        if resumed is not None:
+            self._last_obs = np.empty(0)  # the one reset is that of the checkpoint
         if resumed is not None and total_timesteps == self._asked_timesteps:
             # the interrupted call again; once that is complete, further steps are meant
             total_timesteps = max(self._total_timesteps - self.num_timesteps, 0) or total_timesteps
@@ -1280,6 +1281,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         venv = self._vec_normalize_env
         if venv is None or not venv.norm_obs or "clipped" in self._warned:
             return
+        if venv.training and self.num_timesteps < READ_INTERVAL:
+            return  # the first statistics fit nothing but the first states
         values = [obs[key] for key in venv.norm_obs_keys or ()] if isinstance(obs, dict) else [obs]
         n_clipped = sum(int((value.abs() >= venv.clip_obs).sum()) for value in values)
         share = n_clipped / max(sum(value.numel() for value in values), 1)

@@ -35,19 +35,19 @@ def evaluations(records: list[dict[str, Any]]) -> pd.DataFrame:
     All evaluations.
 
     :param records: finished runs.
-    :return: a row each: task, method (its label and variant), seed, step, mean return, score (NaN where the task has no
-        built-in expert), and the mean return of the run's demonstrations.
+    :return: a row each: task, method (its label and variant), variant, seed, step, mean return, score (NaN where the task has
+        no built-in expert), and the mean return of the run's demonstrations.
     """
     rows = []
     for record in records:
         run, demonstrations = record["run"], record["demonstrations"] or {}
-        facts = {"task": run["task"], "method": name_of(run), "seed": run["seed"]}
+        facts = {"task": run["task"], "method": name_of(run), "variant": run["variant"], "seed": run["seed"]}
         facts["demonstrations"] = np.mean(demonstrations["returns"]) if demonstrations.get("returns") else np.nan
         for evaluation in record["evaluations"]:
             mean = float(np.mean(evaluation["returns"]))
             score = normalized_score(run["task"], mean) if run["task"] in builtin_ids() else np.nan
             rows.append({**facts, "step": evaluation["step"], "return": mean, "score": score})
-    return pd.DataFrame(rows, columns=["task", "method", "seed", "step", "return", "score", "demonstrations"])
+    return pd.DataFrame(rows, columns=["task", "method", "variant", "seed", "step", "return", "score", "demonstrations"])
 
 
 def name_of(run: dict[str, Any]) -> str:

@@ -47,7 +47,6 @@ def locally(
             for future in done:
                 run = pending.pop(future)
                 error = future.exception()
-                records[run.name].unlink(missing_ok=True)
                 report(run, run.steps)
                 if error is not None and not isinstance(error, Exception):
                     raise error
@@ -77,7 +76,7 @@ def on_ray(runs: list[Run], device: str, address: str | None, task: Task) -> Ite
         raise ImportError('the backend is "ray", which is not installed: pip install "sb3-dualqdm[ray]".') from None
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
-    remote = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=MAX_RETRIES)(task)
+    remote: Any = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=MAX_RETRIES)(task)
     pending = {remote.remote(run, device): run for run in runs}
     while pending:
         (reference,), _ = ray.wait(list(pending), num_returns=1)

@@ -1,8 +1,9 @@
-"""Figures of a suite in the paper's layout: one panel for each task in a row, one legend below."""
+"""Figures of a suite in the paper's layout: panels in a row, one for each task or parameter, and a legend below."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,13 +19,13 @@ def _colours(methods: list[str]) -> dict[str, str]:
     return {method: f"C{i % 10}" for i, method in enumerate(methods)}
 
 
-def _band(axis: plt.Axes, x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: str) -> None:
+def _band(axis: Any, x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: str) -> None:
     axis.plot(x, middle, marker="." if len(x) < 20 else None, linewidth=1.5, **style)
     axis.fill_between(x, low, high, alpha=0.2, linewidth=0, color=style["color"])
 
 
-def _finish(figure: plt.Figure, axes: list[plt.Axes], path: Path) -> Path:
-    handles: dict[str, object] = {}
+def _finish(figure: Any, axes: list[Any], path: Path) -> Path:
+    handles: dict[str, Any] = {}
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         for handle, name in zip(*axis.get_legend_handles_labels()):
@@ -37,15 +38,17 @@ def _finish(figure: plt.Figure, axes: list[plt.Axes], path: Path) -> Path:
 
 def learning_curves(frame: pd.DataFrame, path: Path) -> Path:
     """
-    Return against steps: mean over seeds, band of one standard deviation, dashed line for the demonstrations.
+    Return against steps: mean over seeds, band of one standard deviation, dashed line for the demonstrations. Variants
+    ``"<parameter> <value>"`` get a panel for each parameter.
 
     :param frame: see :func:`sb3_dualqdm.benchmark.analysis.evaluations`.
     :param path: PNG to write.
     """
-    tasks, colours = sorted(frame.task.unique()), _colours(list(frame.method.unique()))
-    figure, grid = plt.subplots(1, len(tasks), figsize=(max(3.0 * len(tasks), 5), 3.2), layout="constrained", squeeze=False)
-    for task, axis in zip(tasks, grid[0]):
-        panel = frame[frame.task == task]
+    colours = _colours(list(frame.method.unique()))
+    parameter = frame.variant.str.extract(r"^(\S+) [\d.]+$")[0]
+    panels = frame.assign(panel=frame.task + (", " + parameter).fillna("")).groupby("panel")
+    figure, grid = plt.subplots(1, len(panels), figsize=(max(3.0 * len(panels), 5), 3.2), layout="constrained", squeeze=False)
+    for (title, panel), axis in zip(panels, grid[0]):
         for method, runs in panel.groupby("method", sort=False):
             curve = runs.groupby("step")["return"].agg(["mean", "std"]).fillna({"std": 0.0})
             low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
@@ -53,7 +56,7 @@ def learning_curves(frame: pd.DataFrame, path: Path) -> Path:
             _band(axis, x, middle, low.to_numpy(), high.to_numpy(), color=colours[method], label=method)
         if panel.demonstrations.notna().any():
             axis.axhline(panel.demonstrations.mean(), color="black", linestyle="--", linewidth=1, label="demonstrations")
-        axis.set(title=task, xlabel="steps")
+        axis.set(title=title, xlabel="steps")
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
     grid[0][0].set_ylabel("return")
     return _finish(figure, list(grid[0]), path)

@@ -9,8 +9,16 @@ from sb3_dualqdm.benchmark.recording import Recorder
 
 # PPO for continuous control, and imitation's GAIL as its documentation trains it
 N_ENVS = 8
-PPO_KWARGS = {"n_steps": 256, "batch_size": 64, "ent_coef": 0.0, "learning_rate": 4e-4, "gamma": 0.95, "n_epochs": 5}
-GAIL_KWARGS = {"demo_batch_size": 1024, "gen_replay_buffer_capacity": 512, "n_disc_updates_per_round": 8}
+PPO_KWARGS: dict[str, Any] = {
+    "n_steps": 256,
+    "batch_size": 64,
+    "ent_coef": 0.0,
+    "learning_rate": 4e-4,
+    "gamma": 0.95,
+    "n_epochs": 5,
+}
+DEMO_BATCH_SIZE = 1024
+GAIL_KWARGS: dict[str, Any] = {"gen_replay_buffer_capacity": 512, "n_disc_updates_per_round": 8}
 
 
 def demonstrations_for(run: dict[str, Any]) -> Any:
@@ -20,13 +28,11 @@ def demonstrations_for(run: dict[str, Any]) -> Any:
     :param run: the run, as JSON has it.
     """
     import gymnasium as gym
-    import yaml
 
     from sb3_dualqdm import load_demonstrations
-    from sb3_dualqdm.zoo import hyperparams_path
+    from sb3_dualqdm.benchmark.suites import entry
 
-    entries = yaml.safe_load(hyperparams_path("dual_qdm").read_text())
-    settings = {**entries.get(run["task"], entries["default"]), **run["params"]}
+    settings = {**entry("dual_qdm", run["task"]), **run["params"]}
     return load_demonstrations(
         settings["demonstrations"],
         n_demonstrations=settings.get("n_demonstrations"),
@@ -60,7 +66,13 @@ def train(request: str, device: str) -> None:
     learner = PPO("MlpPolicy", venv, seed=run["seed"], device=device, **PPO_KWARGS)
     reward_net = BasicRewardNet(venv.observation_space, venv.action_space, normalize_input_layer=RunningNorm)
     trainer = GAIL(
-        demonstrations=demonstrations.to_imitation(), venv=venv, gen_algo=learner, reward_net=reward_net, **GAIL_KWARGS
+        demonstrations=demonstrations.to_imitation(),
+        demo_batch_size=min(DEMO_BATCH_SIZE, len(demonstrations)),
+        venv=venv,
+        gen_algo=learner,
+        reward_net=reward_net,
+        allow_variable_horizon=True,  # Hopper and Walker2d end when they fall
+        **GAIL_KWARGS,
     )
 
     def after_round(round_number: int) -> None:

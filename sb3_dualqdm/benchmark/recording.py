@@ -81,8 +81,27 @@ class Recorder:
         content = json.loads(Path(request).read_text())
         self.run, self.path = content["run"], Path(content["record"])
         self.env = gym.make(self.run["task"])
-        self.started = time.perf_counter()
-        self.record: dict[str, Any] = {"status": "running", "versions": versions(), "demonstrations": None, "evaluations": []}
+        self.started, self.cpu_before = time.perf_counter(), 0.0
+        self.record: dict[str, Any] = {"run": self.run, "status": "running", "versions": versions()}
+        self.record |= {"demonstrations": None, "evaluations": []}
+
+    def go_on(self, step: int) -> None:
+        """
+        Keep what an interrupted run has recorded up to its checkpoint.
+
+        :param step: step of the checkpoint, 0 for a new run.
+        """
+        if step > 0 and self.path.exists():
+            before = json.loads(self.path.read_text())
+            kept = [evaluation for evaluation in before["evaluations"] if evaluation["step"] <= step]
+            self.record |= {"evaluations": kept, "resumed_at": [*before.get("resumed_at", []), step]}
+            if kept:
+                self.started -= kept[-1]["seconds"]
+                self.cpu_before = kept[-1]["cpu_seconds"]
+
+    def _times(self) -> dict[str, float]:
+        cpu = self.cpu_before + time.process_time()
+        return {"seconds": round(time.perf_counter() - self.started, 1), "cpu_seconds": round(cpu, 1)}
 
     def describe(self, demonstrations: Any) -> None:
         """
@@ -117,9 +136,9 @@ class Recorder:
         :param model: the model.
         :param step: steps done.
         """
-        seconds = time.perf_counter() - self.started
+        times = self._times()
         returns = evaluate(model, self.env, self.run["episodes"])
-        self.record["evaluations"].append({"step": step, "seconds": round(seconds, 1), "returns": returns})
+        self.record["evaluations"].append({"step": step, **times, "returns": returns})
         write_json(self.path, self.record)
 
     def finish(self, model: Any, step: int) -> None:
@@ -132,8 +151,7 @@ class Recorder:
         evaluations = self.record["evaluations"]
         if not evaluations or evaluations[-1]["step"] != step:
             self.evaluate(model, step)
-        seconds = round(time.perf_counter() - self.started, 1)
-        self.record |= {"status": "finished", "seconds": seconds, "cpu_seconds": round(time.process_time(), 1)}
+        self.record |= {"status": "finished", **self._times()}
         write_json(self.path, self.record)
 
 
@@ -151,6 +169,7 @@ class RecordEvaluations(BaseCallback):
 
     def _on_training_start(self) -> None:
         buffer = getattr(self.model, "demo_buffer", None)
+        self.recorder.go_on(self.num_timesteps)
         self.recorder.describe(None if buffer is None else buffer.demonstrations)
 
     def _on_step(self) -> bool:

@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sb3_dualqdm.benchmark.suites import Run
-from sb3_dualqdm.zoo import ALGOS, hyperparams_path
+from sb3_dualqdm.benchmark.suites import Run, entry
+from sb3_dualqdm.zoo import ALGOS
 
 # Steps per second of one core, evaluations included, where nothing has been measured yet; a slow guess.
 STEPS_PER_SECOND = {"bc": 300.0, "gail": 500.0}
 DEFAULT_STEPS_PER_SECOND = 100.0
 LOG_TAIL = 3_000
+# Checkpoints of a run, from which it goes on after an interruption
+CHECKPOINTS = 20
+# Entries of a hyperparameter file that wrap the environment
+WRAPPERS = {"env_wrapper", "vec_env_wrapper", "frame_stack", "normalize"}
 
 
 class RunFailed(RuntimeError):
@@ -35,20 +39,44 @@ def as_dict(run: Run) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(run)))
 
 
-def command(run: Run, request: Path, logs: Path, device: str = "auto") -> list[str]:
+def can_resume(run: Run) -> bool:
+    """
+    Whether a run has checkpoints: those of this package's methods do, in tasks that rl_zoo3 does not wrap.
+
+    :param run: the run.
+    """
+    return run.method in ALGOS and not WRAPPERS & set(entry(run.method, run.task))
+
+
+def save_freq(run: Run) -> int:
+    """
+    Steps between checkpoints.
+
+    :param run: the run.
+    """
+    return max(1, run.steps // CHECKPOINTS)
+
+
+def command(run: Run, request: Path, logs: Path, checkpoint: Path, device: str = "auto") -> list[str]:
     """
     The command of a run.
 
     :param run: the run.
     :param request: file that its callback reads.
     :param logs: folder of rl_zoo3's own files.
+    :param checkpoint: file that the run goes on from, if it is there.
     :param device: torch device.
     :return: arguments after the interpreter.
     """
     if run.method == "gail":
         return ["-m", "sb3_dualqdm.benchmark.gail", str(request), "--device", device]
-    callback = {"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(request)}}
-    params = {**run.params, "callback": callback}
+    if checkpoint.exists():
+        return ["-m", "sb3_dualqdm.benchmark.resume", str(request), "--device", device]
+    callbacks: list[dict[str, dict[str, Any]]] = []
+    callbacks.append({"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(request)}})
+    if can_resume(run):
+        callbacks.append({"sb3_dualqdm.callbacks.ResumableCheckpoint": {"path": str(checkpoint), "save_freq": save_freq(run)}})
+    params = {**run.params, "callback": callbacks}
     arguments = ["--algo", run.method, "--env", run.task, "--seed", str(run.seed), "-n", str(run.steps), "-f", str(logs)]
     arguments += ["--eval-freq", "-1", "--log-interval", "1000", "--verbose", "0", "--num-threads", "1", "--device", device]
     return ["-m", "sb3_dualqdm.zoo", "train", *arguments, "-params", *(f"{key}:{value!r}" for key, value in params.items())]
@@ -60,17 +88,23 @@ def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[
 
     :param run: the run.
     :param device: torch device.
-    :param record: file that is rewritten after each evaluation, default: a temporary one.
+    :param record: file that is rewritten after each evaluation, with a checkpoint beside it, from which an interrupted run
+        goes on; default: a temporary one.
     :return: what is kept of the run.
     :raises RunFailed: if the process fails, or ends before the run does.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         record = record or folder / "record.json"
-        record.unlink(missing_ok=True)
+        checkpoint = record.with_suffix(".zip")
+        started = json.loads(record.read_text()) if record.exists() else {}
+        if started.get("run") != as_dict(run):  # of other settings
+            checkpoint.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
         request = folder / "request.json"
-        request.write_text(json.dumps({"run": as_dict(run), "record": str(record)}))
-        arguments = command(run, request, folder / "logs", device)
+        content = {"run": as_dict(run), "record": str(record), "checkpoint": str(checkpoint), "save_freq": save_freq(run)}
+        request.write_text(json.dumps(content))
+        arguments = command(run, request, folder / "logs", checkpoint, device)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         process = subprocess.run(
             [sys.executable, *arguments],
@@ -84,8 +118,10 @@ def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[
         result = json.loads(record.read_text()) if record.exists() else {}
         if process.returncode or result.get("status") != "finished":
             raise RunFailed(f"{run.name} ended with status {process.returncode}:\n{process.stdout[-LOG_TAIL:]}")
-        shown = [argument.replace(str(folder), "FOLDER") for argument in arguments]
-        return {"run": as_dict(run), "command": ["python", *shown], **result}
+        record.unlink()
+        checkpoint.unlink(missing_ok=True)
+        shown = [argument.replace(str(record.parent), "FOLDER").replace(str(folder), "FOLDER") for argument in arguments]
+        return {"command": ["python", *shown], **result}
 
 
 def finished(run: Run, folder: Path) -> bool:
@@ -133,12 +169,9 @@ def obstacle(run: Run) -> str | None:
 
 
 def _demonstrations_obstacle(run: Run) -> str | None:
-    import yaml
-
     from sb3_dualqdm.demonstrations import builtin
 
-    entries = yaml.safe_load(hyperparams_path("dual_qdm" if run.method == "gail" else run.method).read_text())
-    settings = {**entries.get(run.task, entries["default"]), **run.params}
+    settings = {**entry("dual_qdm" if run.method == "gail" else run.method, run.task), **run.params}
     source, wanted = settings.get("demonstrations"), settings.get("n_demonstrations")
     if source is None:
         return f"there are no built-in demonstrations of {run.task}; --demonstrations names others"

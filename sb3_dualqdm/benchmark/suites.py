@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sb3_dualqdm.zoo import ALGOS
+from sb3_dualqdm.zoo import ALGOS, hyperparams_path
 
 # Not ours: they run beside our methods to compare with. SAC learns from the task's reward.
 REFERENCES = ("gail", "sac")
@@ -215,9 +215,17 @@ def _runs(suite: str, block: Block, task: str, method: str, seeds: Iterable[int]
 
 
 def _steps_of_entry(method: str, task: str) -> int:
+    return int(entry(method, task)["n_timesteps"])
+
+
+def entry(method: str, task: str) -> dict[str, Any]:
+    """
+    What the hyperparameter file of one of our methods has for a task.
+
+    :param method: rl_zoo3's name of the algorithm.
+    :param task: environment id.
+    """
     import yaml
 
-    from sb3_dualqdm.zoo import hyperparams_path
-
     entries = yaml.safe_load(hyperparams_path(method).read_text())
-    return int(entries.get(task, entries["default"])["n_timesteps"])
+    return entries.get(task, entries["default"])

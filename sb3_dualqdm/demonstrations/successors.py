@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 20
 
 
 def blocks(array: np.ndarray) -> Iterator[slice]:
     """
-    Row ranges of about 16 MiB, so that work on a large array needs no second one of its size.
+    Row ranges of about 1 MiB, so that work on a large array needs no second one of its size.
 
     :param array: array of shape (T, \\*shape).
     :return: the ranges in order.
@@ -109,6 +109,12 @@ class Successors(np.lib.mixins.NDArrayOperatorsMixin):
         array[:-1] = self.obs[1:]
         array[self.last] = self.final
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:  # else torch would read row by row
+        return np.asarray(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return np.asarray(self[:0]).__dlpack_device__()
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         arrays = [np.asarray(value) if isinstance(value, Successors) else value for value in inputs]

@@ -109,6 +109,8 @@ def _warn_outside(array: np.ndarray, space: spaces.Space, name: str) -> None:
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
     low, high = low - slack, high + slack
+    if np.isinf(low).all() and np.isinf(high).all():
+        return
     outside = sum(int(((array[rows] < low) | (array[rows] > high)).sum()) for rows in blocks(array))
     if outside:
         warnings.warn(

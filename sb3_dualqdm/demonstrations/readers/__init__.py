@@ -11,7 +11,7 @@ import numpy as np
 
 from sb3_dualqdm.demonstrations import builtin
 from sb3_dualqdm.demonstrations.files import Npz, file_sha256, from_own
-from sb3_dualqdm.demonstrations.readers import arrow, hdf5, minari, pickles, replay, tables
+from sb3_dualqdm.demonstrations.readers import arrow, hdf5, hub, minari, pickles, replay, tables
 from sb3_dualqdm.demonstrations.readers.arrays import from_arrays, from_sequence, until_endless
 from sb3_dualqdm.demonstrations.types import FORMAT_KEY, Demonstrations
 
@@ -44,8 +44,8 @@ def load_demonstrations(
     :param source: :class:`Demonstrations`; trajectories with ``obs`` (T+1), ``acts`` and ``terminal`` (objects or dicts), or
         one of them; imitation's ``Transitions``; a mapping of flat arrays; an iterable of batches (mappings with ``obs``,
         ``acts``, ``next_obs``, ``dones``, such as a data loader) that ends; a Minari dataset; an SB3 replay buffer; a pandas
-        table; ``"builtin:<env id>"``; ``"minari:<dataset id>"``; or the path of a file or folder (npz, npy, pickle, HDF5,
-        Parquet, CSV; imitation, Minari, LeRobot). Files are data: nothing in them is executed.
+        table; ``"builtin:<env id>"``; ``"minari:<dataset id>"``; ``"hub:<dataset id>"``; or the path of a file or folder
+        (npz, npy, pickle, HDF5, Parquet, CSV; imitation, Minari, LeRobot). Files are data: nothing in them is executed.
     :param observation_space: check and cast to this space, default None (leave as stored).
     :param action_space: likewise for actions.
     :param n_demonstrations: the first n episodes, or a list of episode indices, default None (all).
@@ -97,7 +97,9 @@ def _read_path(spec: str, options: dict[str, Any]) -> Demonstrations:
         if demonstrations.seeds is None and seeds is not None:
             demonstrations = demonstrations._replace(seeds=np.array(seeds, dtype=np.int64))
         return demonstrations._replace(source=spec)
-    path = minari.local_path(spec.removeprefix("minari:")) if spec.startswith("minari:") else Path(spec).expanduser()
+    prefix, _, name = spec.partition(":")
+    local_path = {"minari": minari.local_path, "hub": hub.local_path}.get(prefix)
+    path = Path(spec).expanduser() if local_path is None else local_path(name)
     if not path.exists():
         raise FileNotFoundError(
             f"there is no demonstration file or folder {spec!r}: pass {_FORMATS}, or one of "
@@ -121,6 +123,8 @@ def _folder_reader(path: Path) -> Callable[..., Demonstrations]:
     ):
         if (path / file).is_file():
             return reader
+    if arrow.parquet_files(path):
+        return arrow.from_folder
     raise ValueError(
         f"the folder {path} has no state.json (imitation), metadata.json (Minari) or meta/info.json (LeRobot): pass "
         f"{_FORMATS}."

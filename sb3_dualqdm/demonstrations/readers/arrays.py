@@ -62,6 +62,8 @@ def as_array(value: Any, name: str) -> np.ndarray:
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} is not an array of numbers (dtype {array.dtype}): pass arrays with rows of one shape.")
+    if array.size == 0 and array.ndim and len(array):  # any number of rows fits into no byte at all
+        raise ValueError(f"{name} has {len(array)} rows without a number (shape {array.shape}): store numbers in each row.")
     return array
 
 
@@ -106,7 +108,7 @@ def _limit_in_infos(infos: Any) -> bool | None:
     """What the last info says about the time limit, None if nothing; lazily decoded infos (imitation's) are not touched."""
     if isinstance(infos, (list, tuple, np.ndarray)) and len(infos) and isinstance(infos[-1], Mapping):
         flag = infos[-1].get("TimeLimit.truncated")
-        return None if flag is None else bool(flag)
+        return None if flag is None else bool(np.all(flag))
     return None
 
 
@@ -164,16 +166,21 @@ def episode_of(item: Any, name: str) -> Episode:
         )
     acts = as_array(fields["acts"], f"acts of {name}")
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
-    terminal = as_array(fields["terminal"], f"terminal of {name}")
-    if terminal.size != 1 or not np.isin(terminal, (0, 1)).all():
-        raise ValueError(f"terminal of {name} has {terminal.size} values, but it is one flag per trajectory: pass a bool.")
-    terminated, truncated, single_flag = bool(terminal.all()), False, fields["terminated"] is None
+    terminated, truncated = _flag(fields["terminal"], f"terminal of {name}"), False
+    single_flag = fields["terminated"] is None
     if fields["truncated"] is not None:
-        truncated, single_flag = bool(np.any(fields["truncated"])), False
+        truncated, single_flag = _flag(fields["truncated"], f"truncated of {name}"), False
     elif (limit := _limit_in_infos(_infos(item))) is not None:
         terminated, truncated, single_flag = terminated and not limit, limit, False
     next_obs = None if fields["next_obs"] is None else as_obs(fields["next_obs"], f"next_obs of {name}")
     return Episode(as_obs(fields["obs"], f"obs of {name}"), acts, rews, terminated, truncated, single_flag, next_obs)
+
+
+def _flag(value: Any, name: str) -> bool:
+    array = as_array(value, name)
+    if array.size != 1 or not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{name} has {array.size} values, but it is one flag per trajectory: pass a bool.")
+    return bool(array.all())
 
 
 def from_sequence(items: Any, max_episode_steps: int | None, drop_last: bool, **origin: Any) -> Demonstrations:
@@ -453,7 +460,7 @@ def _nested_episodes(fields: dict[str, Any], name: str) -> Iterator[Episode]:
 def _refuse_keys(arrays: Any, name: str) -> None:
     found: Any = sorted(arrays) if isinstance(arrays, Mapping) else f"the type {type(arrays).__name__}"
     if type(arrays) is dict:
-        found = {key: np.shape(value) for key, value in arrays.items()}
+        found = {key: getattr(value, "shape", type(value).__name__) for key, value in arrays.items()}
     raise ValueError(
         f"{name} has {found}, but {' or '.join(ALIASES['obs'])} and {' or '.join(ALIASES['acts'])} are needed, with next_obs "
         "or one more obs than acts per episode, and dones, terminated and truncated, or episode_starts: rename the arrays."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from sb3_dualqdm.demonstrations.types import Demonstrations
 
 def from_folder(path: Path, *, source: str, **options: Any) -> Demonstrations:
     """
-    Read a folder written by imitation, its infos left alone (imitation would decode them into objects).
+    Read a folder written by imitation, or its Parquet form on a hub; infos are left alone (imitation would decode them into
+    objects).
 
     :param path: the folder.
     :param source: what the user called it.
@@ -45,16 +47,13 @@ def from_folder(path: Path, *, source: str, **options: Any) -> Demonstrations:
 
 def _columns(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Flat values of obs, acts, terminal and, if stored, rews; for all but terminal also the rows per episode (E,)."""
-    pa = optional("pyarrow", "arrow", f"{spec!r} is a folder written by imitation, and reading it")
     columns: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"obs": [], "acts": [], "terminal": [], "rews": []}
     names: list[str] = []
-    for file in data_files(folder):
+    for file, batch in _batches(folder, spec):
+        names = batch.schema.names
         with reading(str(file)):
-            with pa.memory_map(str(file)) as stream, pa.ipc.open_stream(stream) as reader:
-                names = reader.schema.names
-                for batch in reader:
-                    for name in columns.keys() & set(names):
-                        columns[name].append(nested(batch.column(names.index(name)), f"{name} of {file}"))
+            for name in columns.keys() & set(names):
+                columns[name].append(nested(batch.column(names.index(name)), f"{name} of {file}"))
     found = {name: chunks for name, chunks in columns.items() if chunks}
     if missing := {"obs", "acts", "terminal"} - found.keys():
         raise ValueError(
@@ -67,6 +66,32 @@ def _columns(folder: Path, spec: str) -> tuple[dict[str, np.ndarray], dict[str, 
     if values["terminal"].shape != n_acts.shape or not np.array_equal(counts.get("rews", n_acts), n_acts):
         raise ValueError(f"the folder {folder} has columns of different lengths: write it with imitation's serialize.save.")
     return values, counts
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """
+    :param folder: any folder.
+    :return: its Parquet files where a hub keeps them, sorted.
+    """
+    return sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
+
+
+def _batches(folder: Path, spec: str) -> Iterator[tuple[Path, Any]]:
+    """Record batches of trajectories, with the file each is from."""
+    pa = optional("pyarrow", "arrow", f"{spec!r} is a folder written by imitation, and reading it")
+    if (folder / "state.json").is_file():
+        for file in data_files(folder):
+            with reading(str(file)), pa.memory_map(str(file)) as stream, pa.ipc.open_stream(stream) as reader:
+                yield from ((file, batch) for batch in reader)
+        return
+    parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} has Parquet files, and reading them")
+    for file in parquet_files(folder):
+        with reading(str(file)), parquet.ParquetFile(file) as reader:
+            yield from ((file, batch) for batch in reader.iter_batches(columns=_stored(reader.schema_arrow.names)))
+
+
+def _stored(names: list[str]) -> list[str]:
+    return [name for name in ("obs", "acts", "terminal", "rews") if name in names]
 
 
 def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +110,7 @@ def nested(array: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     while True:
         if array.null_count:
             raise RefusedError(f"{name} has missing values, but every step needs one: fill them in, or leave the rows out.")
-        if types.is_fixed_size_list(array.type):
+        if types.is_fixed_size_list(array.type) and array.type.list_size > 0:
             levels.append(np.full(len(array), array.type.list_size, dtype=np.int64))
         elif types.is_list(array.type) or types.is_large_list(array.type):
             levels.append(array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))

@@ -68,7 +68,7 @@ def _fill(array: np.ndarray, state: Any) -> None:
     if array.shape != (0,):
         raise pickle.UnpicklingError("it fills an array twice")
     if isinstance(dtype, _DType) and dtype.final().hasobject:
-        if not isinstance(data, list) or math.prod(shape) != len(data):
+        if not isinstance(data, list) or math.prod(shape) != len(data) or (0 in shape and len(shape) > 1):
             raise pickle.UnpicklingError(f"it has an array of the shape {shape} that does not fit its data")
         array.__setstate__((1, tuple(int(n) for n in shape), np.dtype(object), bool(fortran), data))  # type: ignore[arg-type]
         return
