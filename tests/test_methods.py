@@ -309,6 +309,18 @@ def test_ls_iq_h_learns_the_discounted_entropy(demos):
     assert not th.equal(h.head[0].weight, h_target.head[0].weight)
 
 
+def test_ls_iq_h_keeps_the_entropy_out_of_q(demos):
+    model = build("ls_iq_h", demos, ent_coef=0.3).learn(10)
+    batch = model._sample_batch(8)
+    draw = model.policy.draw(batch.obs, batch.noise.obs)
+    with th.no_grad():
+        rows = model._rows(batch, draw, model._critic_ent_coef())
+        q = model.critic.q_values(batch.obs, draw.actions[0])[0]
+        th.testing.assert_close(rows.v[:16], q)
+        # the actor maximises Q + H
+        th.testing.assert_close(model._actor_values(batch, draw), q + model.networks["h"](batch.obs, draw.actions[0]))
+
+
 @pytest.mark.parametrize("mode, expected", [("clip_below", [3.0, 9.0]), ("clip_above", [1.0, 3.0]), ("unclipped", [1.0, 9.0])])
 def test_ls_iq_entropies_of_the_expert_are_clipped(mode, expected, demos):
     model = build("ls_iq_h", demos, expert_entropy=mode)

@@ -573,6 +573,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _current_ent_coef(self) -> th.Tensor | float:
         return float(self.ent_coef) if self.log_ent_coef is None else self.log_ent_coef.detach().exp().squeeze()
 
+    def _critic_ent_coef(self) -> th.Tensor | float:
+        """Temperature of the entropy that is part of the critic's values."""
+        return self._current_ent_coef()
+
     def _sync_temperature(self) -> None:
         """The softmax policy of Discrete actions carries its temperature."""
         if isinstance(self.action_space, spaces.Discrete):
@@ -949,7 +953,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ent_coef = self._current_ent_coef()
         draw = self.policy.draw(batch.obs, batch.noise.obs)
         th._dynamo.graph_break()  # compiled, the sample must outlive the critic's backward pass
-        rows = self._rows(batch, draw, ent_coef)
+        rows = self._rows(batch, draw, self._critic_ent_coef())
         loss = critic_loss(rows, batch.weights)
         self._descend(self.critic.optimizer, loss)
         self._after_critic_step(rows, batch.weights)
@@ -1269,7 +1273,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self.logger.record("train/expert_log_likelihood", log_likelihood.item())
             if not self.offline:
                 initial = self._obs_tensor(self._initial_states((64,), rng))
-                value = self._value(self.critic, initial, self._noise((1, 64), rng), self._current_ent_coef()).mean()
+                value = self._value(self.critic, initial, self._noise((1, 64), rng), self._critic_ent_coef()).mean()
                 self.logger.record("train/initial_value", value.item())
 
     def _warn_about_clipped(self, obs: Any) -> None:
@@ -1356,7 +1360,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         rng = np.random.default_rng(seed)
         acts = np.asarray(acts)
         not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool).reshape(-1), device=self.device).float()
-        ent_coef = self._current_ent_coef()
+        ent_coef = self._critic_ent_coef()
         with th.no_grad():
             obs_tensor, next_tensor = self._obs_tensor(obs), self._obs_tensor(next_obs)
             if self.actor is None:

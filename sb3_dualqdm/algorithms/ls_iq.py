@@ -126,9 +126,8 @@ class LSIQ(ImitationAlgorithm):
     def _largest_reward(self) -> float:
         return self._targets.r_max
 
-    def _rows(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> Rows:
-        # with H the entropy is no part of Q
-        return super()._rows(batch, draw, ent_coef if self.variant == "plain" else 0.0)
+    def _critic_ent_coef(self) -> th.Tensor | float:
+        return super()._critic_ent_coef() if self.variant == "plain" else 0.0  # H has the entropy
 
     def _actor_values(self, batch: Batch, draw: Draw) -> th.Tensor:
         q = super()._actor_values(batch, draw)
