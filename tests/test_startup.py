@@ -11,6 +11,8 @@ from pathlib import Path
 import _sb3_dualqdm_startup
 import pytest
 
+from sb3_dualqdm.zoo import ALGOS
+
 pytestmark = pytest.mark.both
 
 ROOT = Path(__file__).parent.parent
@@ -25,11 +27,11 @@ FAKE_ZOO = {
 }
 
 # Our algorithms without torch, and what every script below starts with
-PRELUDE = """
+PRELUDE = f"""
 import sys, types
-names = ("DualQDM", "IQLearn", "RegIQLearn", "BC")
-sys.modules["sb3_dualqdm.algorithms"] = types.SimpleNamespace(**{name: name for name in names})
-ALL = ["bc", "dual_qdm", "iq_learn", "ppo", "reg_iq_learn"]
+names = {tuple(ALGOS.values())}
+sys.modules["sb3_dualqdm.algorithms"] = types.SimpleNamespace(**{{name: name for name in names}})
+ALL = {sorted([*ALGOS, "ppo"])}
 
 def finders():
     return [finder for finder in sys.meta_path if type(finder).__module__ == "_sb3_dualqdm_startup"]
@@ -311,7 +313,7 @@ def test_off_switch(zoo_path):
 def test_explicit_command_works_with_and_without_the_hook(environment, zoo_path):
     code = "from sb3_dualqdm import zoo; zoo.main(['train', '--algo', 'dual_qdm', '-n', '3'])"
     result = run(code, path=[zoo_path], **environment)
-    assert result.stdout.strip() == "['bc', 'dual_qdm', 'iq_learn', 'ppo', 'reg_iq_learn'] ['--algo', 'dual_qdm', '-n', '3']"
+    assert result.stdout.strip() == f"{sorted([*ALGOS, 'ppo'])} ['--algo', 'dual_qdm', '-n', '3']"
 
 
 def test_explicit_command_refuses_what_rl_zoo3_does_not_have():
