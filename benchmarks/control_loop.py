@@ -43,15 +43,15 @@ def sample(actor: nn.Module, obs: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     return th.tanh(u), log_prob.sum(dim=-1)
 
 
-def read(folder: str, indices: list[int], subsample: int, env: gym.Env) -> list[th.Tensor]:
-    """Rows obs, action, next_obs, mask of the chosen episodes; a full-length episode was cut by the time limit."""
+def read(folder: str, indices: list[int], subsample: int, limit_terminates: bool, env: gym.Env) -> list[th.Tensor]:
+    """Rows obs, action, next_obs, mask of the chosen episodes; what is not marked as terminal was cut by the time limit."""
     data = pa.concat_tables(pa.ipc.open_stream(path).read_all() for path in sorted(Path(folder).glob("*.arrow"))).to_pylist()
     rows: list[tuple] = []
     for index in indices:
         episode = data[index]
         obs, acts = np.array(episode["obs"], dtype=np.float32), np.array(episode["acts"], dtype=np.float32)
         for t in range(0, len(acts), subsample):
-            ended = t == len(acts) - 1 and episode["terminal"]
+            ended = t == len(acts) - 1 and (episode["terminal"] or limit_terminates)
             rows.append((obs[t], acts[t] / env.action_space.high, obs[t + 1], 1.0 - float(ended)))
     return [th.as_tensor(np.array(column, dtype=np.float32)) for column in zip(*rows)]
 
@@ -93,7 +93,7 @@ def main() -> None:
     rng, gamma, tau, n = np.random.default_rng(args.seed), 0.99, 0.005, 256
     env = gym.make(args.env)
     n_obs, n_act = env.observation_space.shape[0], env.action_space.shape[0]
-    expert = read(args.demonstrations, args.indices, args.subsample, env)
+    expert = read(args.demonstrations, args.indices, args.subsample, args.limit_terminates, env)
     replay = [th.zeros(args.steps, *column.shape[1:]) for column in expert]
     actor, critic = mlp(n_obs, 2 * n_act), mlp(n_obs + n_act, 1)
     target = copy.deepcopy(critic)

@@ -6,7 +6,8 @@ Speed of every method next to SB3's SAC, measured in one run.
 
 Models take turns in short blocks and medians over blocks are reported: a slow minute of the machine slows all of them.
 The floor of an update is its floating-point operations (counted by torch) over the best matrix product of the same run;
-``products_ms`` is the time of the update's own matrix products, one after the other and nothing else.
+``products_ms`` is the time of the update's own matrix products, one after the other and nothing else, ``operations_ms`` that
+of all its operations, which no program that makes the same calls of torch can beat.
 Writes ``<out>.json``, ``<out>.md`` and ``<out>.png``.
 """
 
@@ -66,6 +67,13 @@ class RandomEnv(gym.Env):
         return self.pool[self.t % 1000], 0.0, False, self.t >= 1000, {}
 
 
+def processor() -> str:
+    """What the operating system calls the processor; ``platform.processor()`` is empty on many Linux machines."""
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].split(":")[1].strip() if names else platform.processor() or platform.machine()
+
+
 def synchronise(device: str) -> None:
     if device != "cpu":
         th.cuda.synchronize()
@@ -115,20 +123,30 @@ def matrix_peak(device: str) -> float:
     return best
 
 
-class Products(TorchDispatchMode):
-    """Records the operands of every matrix product."""
+class Operations(TorchDispatchMode):
+    """Records every operation with its operands."""
+
+    PRODUCTS = ("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default")
 
     def __init__(self) -> None:
         super().__init__()
-        self.operands: list[tuple[th.Tensor, th.Tensor]] = []
+        self.calls: list[tuple[Any, Any, Any]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(function)
-        if name in ("aten.mm.default", "aten.bmm.default"):
-            self.operands.append((args[0].detach(), args[1].detach()))
-        elif name in ("aten.addmm.default", "aten.baddbmm.default"):
-            self.operands.append((args[1].detach(), args[2].detach()))
+        if not str(function).startswith("profiler"):
+            self.calls.append((function, args, kwargs or {}))
         return function(*args, **(kwargs or {}))
+
+    def milliseconds(self, device: str, only: tuple[str, ...] | None = None) -> float:
+        """Time of the operations one after the other, on operands that are there already: no autograd, no Python between."""
+        calls = [call for call in self.calls if only is None or str(call[0]) in only]
+
+        def repeat() -> None:
+            for function, args, kwargs in calls:
+                function(*args, **kwargs)
+
+        with th.no_grad():
+            return min(seconds(repeat, 5, device) for _ in range(5)) * 1e3
 
 
 def update_of(model: Any) -> Callable[[], Any]:
@@ -136,22 +154,20 @@ def update_of(model: Any) -> Callable[[], Any]:
 
 
 def floor_of(model: Any, device: str) -> dict[str, float]:
-    """FLOP of one update, and the time of its matrix products alone."""
+    """FLOP of one update, and the time of its matrix products alone and of all its operations alone."""
     # cast once: what is measured is the update as it is written, not a captured one
     step, model._step = getattr(model, "_step", None), getattr(model, "_update", None)
     with FlopCounterMode(display=False) as counter:
         model.train(1, model.batch_size)
-    with Products() as products:
+    with Operations() as operations:
         model.train(1, model.batch_size)
     model._step = step
-
-    def multiply() -> None:
-        for a, b in products.operands:
-            th.matmul(a, b)
-
-    with th.no_grad():
-        products_ms = min(seconds(multiply, 5, device) for _ in range(5)) * 1e3
-    return {"mflop": counter.get_total_flops() / 1e6, "products_ms": products_ms}
+    return {
+        "mflop": counter.get_total_flops() / 1e6,
+        "products_ms": operations.milliseconds(device, Operations.PRODUCTS),
+        "n_operations": len(operations.calls),
+        "operations_ms": operations.milliseconds(device),
+    }
 
 
 def interleaved(functions: dict[str, Callable[[], Any]], rounds: int, n: int, device: str) -> dict[str, float]:
@@ -291,9 +307,7 @@ def main() -> None:
     packages = ("sb3-dualqdm", "stable-baselines3", "torch", "numpy")
     facts = {
         "command": f"python {shlex.join(sys.argv)}",
-        "hardware": th.cuda.get_device_name()
-        if args.device != "cpu"
-        else f"{platform.processor()} {th.get_num_threads()} threads",
+        "hardware": th.cuda.get_device_name() if args.device != "cpu" else f"{processor()}, {th.get_num_threads()} threads",
         "versions": {name: importlib.metadata.version(name) for name in packages} | {"python": platform.python_version()},
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cuda_peak_memory_mb": th.cuda.max_memory_allocated() / 2**20 if args.device != "cpu" else None,
