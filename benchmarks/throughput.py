@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
+import math
 import platform
 import resource
 import shlex
@@ -96,13 +98,21 @@ def demonstrations(n: int = 1000) -> Demonstrations:
 
 
 def build(name: str, device: str, n_envs: int = 1, demos: Demonstrations | None = None, **kwargs: Any) -> Any:
-    """A model of one method with some transitions in its buffer, which has been updated a few times."""
+    """
+    A model of one method with some transitions in its buffer, which has been updated a few times.
+
+    :param name: ``"sac"`` of SB3, ``"sbx_sac"``, or one of ours, with ``+compile`` for the compiled update
+    """
     env = make_vec_env(RandomEnv, n_envs=n_envs)
     arguments: dict[str, Any] = {"buffer_size": 20_000, "learning_starts": FILL, "seed": 0, "device": device, **kwargs}
-    if name == "sac":
+    name, _, acceleration = name.partition("+")
+    if acceleration:
+        arguments["acceleration"] = acceleration
+    if name in ("sac", "sbx_sac"):
         for ours in ("acceleration", "replay_device", "demo_batch_size"):
             arguments.pop(ours, None)
-        model: Any = SAC("MlpPolicy", env, **arguments)
+        cls = SAC if name == "sac" else importlib.import_module("sbx").SAC
+        model: Any = cls("MlpPolicy", env, **arguments)
     else:
         cls = getattr(algorithms, ALGOS[name])
         model = cls("MlpPolicy", env, demonstrations=demonstrations() if demos is None else demos, **arguments)
@@ -186,18 +196,20 @@ def learning(model: Any, n: int) -> Callable[[], Any]:
 def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Updates and environment steps per second of every method, for every number of threads."""
     rows = []
-    names = ["sac", *args.methods]
+    # SBX is measured where it is installed; it has no graph of torch's to count
+    names = ["sac", *(["sbx_sac"] if importlib.util.find_spec("sbx") else []), *args.methods]
     models = {name: build(name, args.device, acceleration=args.acceleration) for name in names}
     for threads in args.threads:
         th.set_num_threads(threads)
         peak = matrix_peak(args.device)
-        floors = {name: floor_of(model, args.device) for name, model in models.items()}
+        floors = {name: floor_of(model, args.device) for name, model in models.items() if name != "sbx_sac"}
         updates = interleaved({name: update_of(model) for name, model in models.items()}, args.rounds, 20, args.device)
         steps = interleaved(
             {name: learning(model, 50) for name, model in models.items()}, max(args.rounds // 3, 3), 1, args.device
         )
         for name in names:
-            update, step, floor = updates[name], steps[name] / 50, floors[name]
+            update, step = updates[name], steps[name] / 50
+            floor = floors.get(name, {"mflop": math.nan, "products_ms": math.nan, "operations_ms": math.nan})
             row = {"method": name, "threads": threads, "peak_gflops": peak / 1e9, "update_ms": update * 1e3, **floor}
             row |= {"updates_per_s": 1 / update, "of_flop_floor": floor["mflop"] * 1e6 / peak / update}
             row |= {"of_products": floor["products_ms"] / 1e3 / update, "against_sac": updates["sac"] / update}
@@ -294,7 +306,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="*", default=list(ALGOS))
+    parser.add_argument("--methods", nargs="*", default=["dual_qdm", "dual_qdm+compile", *list(ALGOS)[1:]])
     parser.add_argument("--threads", nargs="*", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", default="cpu")
@@ -304,7 +316,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     rows = scaling(args) if args.scaling else compare(args)
-    packages = ("sb3-dualqdm", "stable-baselines3", "torch", "numpy")
+    packages = ["sb3-dualqdm", "stable-baselines3", "torch", "numpy", *(["sbx-rl"] if importlib.util.find_spec("sbx") else [])]
     facts = {
         "command": f"python {shlex.join(sys.argv)}",
         "hardware": th.cuda.get_device_name() if args.device != "cpu" else f"{processor()}, {th.get_num_threads()} threads",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -65,7 +66,7 @@ def accelerated(update: Update, acceleration: str, optimizers: Sequence[th.optim
     :param optimizers: those that the update steps
     """
     if acceleration == "compile":
-        return CompiledUpdate(update)
+        return CompiledUpdate(update, optimizers)
     if acceleration == "cudagraph":
         return CapturedUpdate(update, optimizers)
     return update
@@ -89,29 +90,78 @@ def _fell_back(what: str, error: Exception) -> None:
 
 class CompiledUpdate:
     """
-    The update through ``torch.compile``; runs as it is, with one warning, where that fails (no C++ compiler, say).
+    The update as one compiled program, see :mod:`sb3_dualqdm.program`, compiled anew for every layout of batch.
+
+    The first update of a layout runs as it is, so that optimisers allocate their states; during the second the tensors that
+    updates use are found; the third is traced and compiled. Where that fails (no C++ compiler, an optimiser without
+    ``fused=True``) updates run as they are, with one warning.
 
     :param update: see :func:`accelerated`
+    :param optimizers: their learning rates become tensors, which the program reads
     """
 
-    def __init__(self, update: Update):
-        self._plain = update
-        self._run = th.compile(update, dynamic=False)
-        # Of the first call, compilation included, in seconds
+    def __init__(self, update: Update, optimizers: Sequence[th.optim.Optimizer]):
+        self._update = update
+        self._optimizers = optimizers
+        self._n_plain: Counter[Any] = Counter()
+        self._outside: dict[Any, list[th.Tensor]] = {}
+        self._programs: dict[Any, tuple[Callable[..., list[th.Tensor]], list[str]]] = {}
+        self._failed = False
+        # Tracing and compiling, in seconds
         self.compile_seconds: float | None = None
+        rates_in_tensors(optimizers)
 
     def __call__(self, batch: Any) -> dict[str, th.Tensor]:
-        if self.compile_seconds is not None:
-            return self._run(batch)
+        layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in leaves(batch))
+        if layout in self._programs:
+            run, names = self._programs[layout]
+            with th.no_grad():
+                return dict(zip(names, run(*self._outside[layout], *leaves(batch))))
+        self._n_plain[layout] += 1
+        if self._failed or self._n_plain[layout] == 1:
+            return self._update(batch)
+        from sb3_dualqdm import program  # inductor takes a second to import
+
+        if self._n_plain[layout] == 2:
+            with program.OutsideTensors(leaves(batch)) as outside:
+                statistics = self._update(batch)
+            self._outside[layout] = outside.found
+            return statistics
+        return self._compile(batch, layout)
+
+    def _compile(self, batch: Any, layout: Any) -> dict[str, th.Tensor]:
+        """Trace, compile and run the program of a layout."""
+        from sb3_dualqdm import program
+
         started = time.perf_counter()
+        outside, names = self._outside[layout], list[str]()
+        before = [tensor.detach().clone() for tensor in outside]
+
+        def flat() -> list[th.Tensor]:
+            statistics = self._update(batch)
+            names[:] = statistics
+            return list(statistics.values())
+
         try:
-            statistics = self._run(batch)
-        except Exception as error:  # whatever a compiler raises
+            graph = program.trace(flat, [*outside, *leaves(batch)])
+            self._restore(outside, before)
+            run, values = program.compiled(graph, [*outside, *leaves(batch)])
+        except Exception as error:  # whatever a tracer or a compiler raises
             _fell_back("compiled", error)
-            self._run = self._plain
-            statistics = self._run(batch)
+            self._failed = True
+            self._restore(outside, before)
+            return self._update(batch)
+        self._programs[layout] = run, names
         self.compile_seconds = time.perf_counter() - started
-        return statistics
+        return dict(zip(names, values))
+
+    def _restore(self, tensors: list[th.Tensor], values: list[th.Tensor]) -> None:
+        """Undo what tracing changed; gradients are left to it."""
+        with th.no_grad():
+            for tensor, value in zip(tensors, values):
+                tensor.copy_(value)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
 
 class CapturedUpdate:
@@ -169,18 +219,24 @@ class CapturedUpdate:
         return graph, static_batch, statistics
 
 
-def make_capturable(optimizers: Sequence[th.optim.Optimizer]) -> None:
-    """Keep step counts and learning rates on the device, where a graph reads them."""
+def rates_in_tensors(optimizers: Sequence[th.optim.Optimizer]) -> None:
+    """Keep learning rates on the device, where a program or a graph reads them."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            device = group["params"][0].device
+            group["lr"] = th.as_tensor(float(group["lr"]), device=group["params"][0].device)
+
+
+def make_capturable(optimizers: Sequence[th.optim.Optimizer]) -> None:
+    """Keep step counts and learning rates on the device, where a graph reads them."""
+    rates_in_tensors(optimizers)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
-            group["lr"] = th.as_tensor(float(group["lr"]), device=device)
             for parameter in group["params"]:
                 step = optimizer.state.get(parameter, {}).get("step")
                 if step is not None:
-                    optimizer.state[parameter]["step"] = step.to(device)
+                    optimizer.state[parameter]["step"] = step.to(parameter.device)
 
 
 @contextmanager

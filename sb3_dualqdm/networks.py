@@ -10,7 +10,6 @@ from stable_baselines3.common.policies import BaseModel, BasePolicy
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.torch_layers import create_mlp
 from torch import nn
-from torch.nn import functional as F
 
 from sb3_dualqdm.policies import fused, in_place_relu, orthogonal_init
 
@@ -105,7 +104,8 @@ class StateActionNetwork(_FeatureNetwork):
         :param actions: ``(N, |A|)`` in [-1, 1], or ``(N,)`` integers
         """
         if self.n_choices > 0:
-            actions = F.one_hot(actions, self.n_choices).float()
+            # one_hot() would read the values on the host, which no captured or compiled update can
+            actions = (actions.unsqueeze(-1) == th.arange(self.n_choices, device=actions.device)).float()
         features = self.features(obs)
         return th.cat([features, actions, th.zeros_like(features[:, :1])], dim=1)
 

@@ -6,7 +6,7 @@ import torch as th
 from algorithm_helpers import SMALL, demonstrations_for
 from stable_baselines3.common.torch_layers import create_mlp
 
-from sb3_dualqdm import DualQDM, RegIQLearn
+from sb3_dualqdm import DAC, DualQDM, RegIQLearn
 from sb3_dualqdm.acceleration import (
     CapturedUpdate,
     accelerated,
@@ -19,10 +19,11 @@ from sb3_dualqdm.acceleration import (
 )
 from sb3_dualqdm.buffers import ImitationReplayBuffer, RawRows
 from sb3_dualqdm.policies import batched
+from sb3_dualqdm.program import OutsideTensors, trace
 
 pytestmark = pytest.mark.both
 # Adam turns a gradient of rounding errors into a full step
-PLAIN_STEPS = {"net_arch": [16], "optimizer_class": th.optim.SGD}
+PLAIN_STEPS = {"net_arch": [16], "optimizer_class": th.optim.SGD, "optimizer_kwargs": {"fused": True}}
 
 
 def trained(env_id, cls=DualQDM, steps=40, **kwargs):
@@ -34,9 +35,9 @@ def parameters(model):
     return th.cat([parameter.detach().flatten().cpu() for parameter in model.policy.parameters()])
 
 
-def train_alike(models, env_id, n_updates=5):
+def train_alike(models, env_id, n_updates=5, **kwargs):
     """The same updates for models of equal weights."""
-    batches = trained(env_id, steps=30)._sample_batches(n_updates, 8)
+    batches = trained(env_id, steps=30, **kwargs)._sample_batches(n_updates, 8)
     for model in models:
         model._sample_batches = lambda n, size: batches
         model.train(n_updates, 8)
@@ -90,19 +91,73 @@ def test_compiled_update_equals_the_plain_one(env_id):
     plain, compiled = (trained(env_id, steps=1, acceleration=how, policy_kwargs=PLAIN_STEPS) for how in ("none", "compile"))
     train_alike([plain, compiled], env_id)
     th.testing.assert_close(parameters(plain), parameters(compiled), rtol=1e-5, atol=1e-7)
-    if compiled._step._run is compiled._step._plain:
+    if compiled._step._failed:
         pytest.skip("no C++ compiler here")
-    assert compiled._step.compile_seconds > 0
+    assert compiled._step.compile_seconds > 0 and len(compiled._step._programs) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"terminal_value": "zero", "ent_coef": "auto"}, {"objective": "paper", "value_mode": "initial", "n_action_samples": 2}],
+)
+def test_programs_follow_learning_rates_and_learned_temperatures(options):
+    """What changes between updates is read by the program, not kept from when it was traced."""
+    policy_kwargs = {**PLAIN_STEPS, "n_critics": 2}
+    options = {**options, "policy_kwargs": policy_kwargs, "learning_rate": lambda left: 1e-2 * left}
+    plain, compiled = (trained("Pendulum-v1", steps=1, acceleration=how, **options) for how in ("none", "compile"))
+    for left in (1.0, 0.3):
+        for model in (plain, compiled):
+            model._current_progress_remaining = left
+        train_alike([plain, compiled], "Pendulum-v1", 6, **options)
+    th.testing.assert_close(parameters(plain), parameters(compiled), rtol=1e-4, atol=1e-6)
+    if plain.log_ent_coef is not None:
+        th.testing.assert_close(plain.log_ent_coef, compiled.log_ent_coef)
+    if not compiled._step._failed:
+        rates = {float(group["lr"]) for optimizer in compiled._optimizers() for group in optimizer.param_groups}
+        assert all(rate == pytest.approx(3e-3) for rate in rates)
+
+
+def test_networks_beside_the_critic_are_compiled_with_it():
+    """The discriminator of DAC, on actions that are one-hot vectors to it."""
+    plain, compiled = (
+        trained("CartPole-v1", cls=DAC, steps=1, acceleration=how, policy_kwargs=PLAIN_STEPS) for how in ("none", "compile")
+    )
+    train_alike([plain, compiled], "CartPole-v1", cls=DAC)
+    th.testing.assert_close(parameters(plain), parameters(compiled), rtol=1e-4, atol=1e-6)
+    discriminators = [next(iter(model._trained_networks().values())) for model in (plain, compiled)]
+    for ours, theirs in zip(*(discriminator.parameters() for discriminator in discriminators)):
+        th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_an_update_of_another_layout_is_compiled_anew():
+    model = trained("CartPole-v1", steps=1, acceleration="compile")
+    for n_rows in (8, 16, 8):
+        model.train(5, n_rows)
+    assert model._step._failed or len(model._step._programs) == 2
+
+
+def test_tensors_that_a_function_uses_are_found_once():
+    """Parameters and what their views share with them count once; what the function makes, or is given, does not."""
+    weight, bias, given = th.randn(3, 2), th.randn(3), th.randn(4, 2)
+    with OutsideTensors([given]) as outside:
+        made = given @ weight.t() + bias
+        made.add_(weight[0].sum() + th.tensor(1.0))
+        bias.mul_(2)
+    assert [id(tensor) for tensor in outside.found] == [id(weight), id(bias)]
+
+
+def test_tracing_refuses_what_it_would_freeze():
+    storage = th.randn(4)
+    first, second = storage[:2], storage[2:]
+    with pytest.raises(RuntimeError, match="share memory"):
+        trace(lambda: [first + second], [first])
 
 
 def test_a_compiler_that_fails_is_reported_once_and_training_goes_on(monkeypatch):
-    def broken(update, **kwargs):
-        def run(batch):
-            raise RuntimeError("no compiler\nat all")
+    def broken(graph, example_inputs):
+        raise RuntimeError("no compiler\nat all")
 
-        return run
-
-    monkeypatch.setattr(th, "compile", broken)
+    monkeypatch.setattr("torch._inductor.compile", broken)
     with pytest.warns(UserWarning, match="could not be compiled .no compiler. and runs as it is") as caught:
         model = trained("CartPole-v1", acceleration="compile")
     assert sum("compiled" in str(warning.message) for warning in caught) == 1

@@ -194,8 +194,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         as a replay buffer of SB3; stored in the replay buffer first, where new transitions overwrite it in turn. Default None
     :param normalize_by_demonstrations: let VecNormalize see the demonstrations before the first environment step, default
         False (offline methods and ``bc_warmup_steps`` do so in any case)
-    :param acceleration: how updates run: ``"none"``, ``"compile"`` (``torch.compile``), ``"cudagraph"`` (captured once and
-        replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Saved models do not depend on it
+    :param acceleration: how updates run: ``"none"``, ``"compile"`` (as one program, needs a C++ compiler), ``"cudagraph"``
+        (captured once and replayed) or ``"auto"`` (default): captured on CUDA, plain elsewhere. Not saved
     :param offline: learn from the demonstrations (and ``extra_transitions``) alone: no environment step is made, ``learn(n)``
         makes n updates, and every expectation over replay rows is one over what there is; default False
     :param observation_space: with ``offline=True`` and ``env=None``, the space of the observations; default None
@@ -952,7 +952,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         ent_coef = self._current_ent_coef()
         draw = self.policy.draw(batch.obs, batch.noise.obs)
-        th._dynamo.graph_break()  # compiled, the sample must outlive the critic's backward pass
         rows = self._rows(batch, draw, self._critic_ent_coef())
         loss = critic_loss(rows, batch.weights)
         self._descend(self.critic.optimizer, loss)
