@@ -34,6 +34,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate, tree_map
+from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
 from sb3_dualqdm.algorithms.spaces_only import SpacesOnly, is_placeholder
 from sb3_dualqdm.algorithms.statistics import DeviceMeans
 from sb3_dualqdm.buffers import (
@@ -218,6 +219,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     policy_rows: ClassVar[str] = "all"
     # target_entropy="auto" is this many times -|A|
     entropy_factor: ClassVar[float] = 1.0
+    # What a hyperparameter search tries beside the learning rate, the batch and the layers, and with Box actions only
+    search_space: ClassVar[SearchSpace] = DISCOUNT | ENTROPY
+    box_search_space: ClassVar[SearchSpace] = {"actor_learning_rate": Range(1e-5, 1e-3)}
     # Uniform numbers in [0, 1] that the method needs for each row of a batch
     n_uniform: int = 0
 
