@@ -1043,7 +1043,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = th.autograd.grad(loss, parameters, allow_unused=True, retain_graph=retain_graph)
         for parameter, gradient in zip(parameters, gradients):
-            parameter.grad = gradient
+            # fused optimisers read memory in order, whatever a gradient's strides are (torch 2.13, CPU)
+            parameter.grad = None if gradient is None else gradient.contiguous()
 
     def _ent_coef_step(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         assert self.log_ent_coef is not None and self.ent_coef_optimizer is not None
