@@ -19,7 +19,7 @@ from sb3_dualqdm.zoo import ALGOS, hyperparams_path
 
 ENV_ID = "Pendulum-v1"
 # Small, so that the whole comparison takes hours on one core
-SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128}
+SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3}
 ONLINE = [algo for algo in ALGOS if algo != "bc"]
 # Methods that learn from demonstrations alone
 OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
