@@ -38,6 +38,13 @@ def constant_expert(env_id: str, action: int, n_episodes: int) -> demonstrations
     return demonstrations.collect_demonstrations(lambda obs: np.array(action), gym.make(env_id), n_episodes, seed=0)
 
 
+def random_transitions(env_id: str, n_episodes: int) -> demonstrations.Demonstrations:
+    """Episodes of uniformly random actions, the worst of what an offline method may be given beside demonstrations."""
+    env = gym.make(env_id)
+    env.action_space.seed(0)
+    return demonstrations.collect_demonstrations(lambda obs: env.action_space.sample(), env, n_episodes, seed=0)
+
+
 def shuffled_actions(demos: demonstrations.Demonstrations) -> demonstrations.Demonstrations:
     """Demonstrations whose actions are randomly permuted over their transitions, so that states say nothing of them."""
     order = np.random.default_rng(0).permutation(len(demos))
@@ -97,6 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--demonstrations", required=True, help="path, builtin:<id>, or constant:<action>")
     parser.add_argument("--n-demonstrations", type=int, default=1)
     parser.add_argument("--shuffle-actions", action="store_true")
+    parser.add_argument("--random-episodes", type=int, default=0, help="episodes of random actions as extra_transitions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--eval-every", type=int, default=2000)
@@ -123,6 +131,8 @@ def main() -> None:
     demos = load(args)
     kwargs = {key: ast.literal_eval(value) for key, value in (item.split("=", 1) for item in args.set)}
     kwargs.setdefault("buffer_size", min(1_000_000, args.steps))
+    if args.random_episodes:
+        kwargs["extra_transitions"] = random_transitions(args.env, args.random_episodes)
     cls = ALGORITHMS[args.algo]
     facts = {
         "algo": args.algo,

@@ -1,8 +1,9 @@
 """
 Evidence for every method on Pendulum-v1: one training run after another, one seed of all of them first.
 
-    python benchmarks/run_methods.py --steps 10000 --seeds 3
+    python benchmarks/run_methods.py
 
+The settings are the Pendulum-v1 entries of ``hyperparams/*.yml``; what all methods of the comparison share instead is here.
 A run whose CSV is complete is left alone and a broken one goes on from its checkpoint, so that the same command resumes the
 queue. `--only` picks runs by name.
 """
@@ -12,22 +13,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
+from sb3_dualqdm.zoo import ALGOS, hyperparams_path
+
 ENV_ID = "Pendulum-v1"
-# The Pendulum-v1 entries of hyperparams/*.yml; names are those of the CSV files
-RUNS = {
-    "sqil": ("sqil", []),
-    "ls_iq": ("ls_iq", []),
-    "dac": ("dac", ["discriminator_learning_rate=3e-4", "discriminator_weight_decay=0.0"]),
-    "value_dice": ("value_dice", ["gradient_steps=1", "actor_learning_rate=1e-4"]),
-    "hype": ("hype", ["cost_interval=1000", "cost_window=1000"]),
-    "recoil": ("recoil", []),
-    "rize": ("rize", ["actor_learning_rate=3e-4"]),
-    "reg_iq_learn_offline": ("reg_iq_learn", ["offline=True"]),
-    "iq_learn_offline": ("iq_learn", ["offline=True"]),
-    "ls_iq_offline": ("ls_iq", ["offline=True"]),
-    "value_dice_offline": ("value_dice", ["offline=True", "actor_learning_rate=1e-4"]),
-    "recoil_offline": ("recoil", ["offline=True"]),
-}
+# Small, so that the whole comparison takes hours on one core
+SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3}
+ONLINE = [algo for algo in ALGOS if algo != "bc"]
+# Methods that learn from demonstrations alone
+OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
+RUNS = {**{algo: (algo, {}) for algo in ONLINE}, **{f"{algo}_offline": (algo, {"offline": True}) for algo in OFFLINE}}
+N_EVALUATIONS = 5
+
+
+def settings(algo: str) -> dict:
+    """Constructor arguments of the task's entry, with those that the comparison shares."""
+    entry = yaml.safe_load(hyperparams_path(algo).read_text())[ENV_ID]
+    for key in ("n_timesteps", "policy", "demonstrations", "n_demonstrations"):
+        entry.pop(key, None)
+    policy_kwargs = {**entry.get("policy_kwargs", {}), **SHARED["policy_kwargs"]}
+    return {**entry, **SHARED, "policy_kwargs": policy_kwargs}
 
 
 def is_complete(csv: Path, steps: int) -> bool:
@@ -38,20 +44,23 @@ def is_complete(csv: Path, steps: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10_000, help="environment steps, or updates offline")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=15_000, help="environment steps, or updates offline")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--n-demonstrations", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/methods"))
     args = parser.parse_args()
-    for seed in range(args.seeds):
+    every = args.steps // N_EVALUATIONS
+    for seed in args.seeds:
         for name in args.only:
             out = args.out / f"{ENV_ID}_{name}_s{seed}.csv"
             if is_complete(out, args.steps):
                 continue
             algo, options = RUNS[name]
             command = [sys.executable, "benchmarks/evidence.py", "--algo", algo, "--env", ENV_ID, "--seed", seed]
-            command += ["--demonstrations", f"builtin:{ENV_ID}", "--steps", args.steps, "--eval-every", args.steps // 4]
-            command += ["--save-every", args.steps // 4, "--out", out, *(["--set", *options] if options else [])]
+            command += ["--demonstrations", f"builtin:{ENV_ID}", "--n-demonstrations", args.n_demonstrations]
+            command += ["--steps", args.steps, "--eval-every", every, "--save-every", every, "--out", out]
+            command += ["--set", *(f"{key}={value!r}" for key, value in {**settings(algo), **options}.items())]
             print(name, seed, flush=True)
             subprocess.run([*map(str, command)], check=False)
 

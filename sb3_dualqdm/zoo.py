@@ -188,36 +188,9 @@ def sample_hyperparams(algo: str, trial: Any, n_actions: int, n_envs: int, addit
         "batch_size_pow": trial.suggest_int("batch_size_pow", 5, 9),
         "net_arch": trial.suggest_categorical("net_arch", list(NET_ARCHS)),
     }
-    if algo == "bc":
-        if n_actions > 0:
-            params["loss"] = trial.suggest_categorical("loss", ["nll", "mse"])
-        return convert_hyperparams(params)
-
-    params["one_minus_gamma"] = trial.suggest_float("one_minus_gamma", 1e-3, 0.05, log=True)
-    params["tau"] = trial.suggest_float("tau", 1e-3, 0.05, log=True)
-    if algo not in ("value_dice", "recoil"):  # the others have an entropy
-        params["ent_coef"] = trial.suggest_float("ent_coef", 1e-3, 1.0, log=True)
-    if algo in ("dual_qdm", "iq_learn", "reg_iq_learn", "rize"):
-        params["value_mode"] = trial.suggest_categorical("value_mode", ["value", "v0"])
-    if n_actions > 0:
-        params["actor_learning_rate"] = trial.suggest_float("actor_learning_rate", 1e-5, 1e-3, log=True)
-    if algo == "dual_qdm":
-        params["bellman_bound"] = trial.suggest_float("bellman_bound", 0.1, 10.0, log=True)
-        params["bellman_penalty"] = trial.suggest_float("bellman_penalty", 0.1, 10.0, log=True)
-    elif algo in ("reg_iq_learn", "ls_iq", "rize"):
-        params["regularization"] = trial.suggest_float("regularization", 0.1, 10.0, log=True)
-    elif algo == "sqil":
-        params["replay_weight"] = trial.suggest_float("replay_weight", 0.1, 10.0, log=True)
-    elif algo == "recoil":
-        params["value_temperature"] = trial.suggest_float("value_temperature", 0.5, 20.0, log=True)
-        params["policy_temperature"] = trial.suggest_float("policy_temperature", 0.5, 10.0, log=True)
-    if algo in ("dac", "value_dice", "hype"):
-        params["gradient_penalty"] = trial.suggest_float("gradient_penalty", 0.1, 20.0, log=True)
-    if algo == "dac":
-        params["discriminator_learning_rate"] = trial.suggest_float("discriminator_learning_rate", 1e-5, 1e-3, log=True)
-    elif algo == "hype":
-        params["cost_interval"] = trial.suggest_int("cost_interval", 500, 10_000, log=True)
-        params["expert_fraction"] = trial.suggest_float("expert_fraction", 0.05, 0.5)
+    method = getattr(importlib.import_module("sb3_dualqdm.algorithms"), ALGOS[algo])
+    space = {**method.search_space, **(method.box_search_space if n_actions > 0 else {})}
+    params.update((name, values.suggest(trial, name)) for name, values in space.items())
     return convert_hyperparams(params)
 
 

@@ -48,6 +48,31 @@ def set_constant(critic, values):
             q_net[-1].bias.fill_(value)
 
 
+# --- gradients --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("n_critics", [1, 2])
+def test_every_weight_moves_along_its_own_gradient(counting, discrete, n_critics):
+    """Adam's first step is the learning rate against the sign of the gradient, which layouts in memory must not permute."""
+    options = {"policy_kwargs": {"net_arch": [16, 16], "n_critics": n_critics}, "learning_starts": 100}
+    model = model_on_counting(counting, discrete=discrete, **options)
+    batch = model._sample_batch(32)
+
+    def loss():
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.01)
+        return model.critic_loss(rows, batch.weights)
+
+    parameters = list(model.critic.parameters())
+    before = [parameter.detach().clone() for parameter in parameters]
+    gradients = th.autograd.grad(loss(), parameters)
+    model._descend(model.critic.optimizer, loss())
+    for parameter, old, gradient in zip(parameters, before, gradients):
+        is_large = gradient.abs() > 1e-5  # far above Adam's epsilon
+        assert th.equal((parameter - old).sign()[is_large], -gradient.sign()[is_large])
+    assert sum(int((gradient.abs() > 1e-5).sum()) for gradient in gradients) > 100
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,19 @@ def test_train_and_enjoy(algo, tmp_path):
     assert f"Loading logs/{algo}/{env}_1/{env}.zip" in enjoy(tmp_path, algo=algo, env=env)
 
 
+@pytest.mark.parametrize("algo", ["iq_learn", "ls_iq", "recoil"])
+def test_offline_training_and_enjoy(algo, tmp_path):
+    """Time steps are updates, and the reloaded model acts in the environment."""
+    env = "Pendulum-v1"
+    train(tmp_path, "--eval-freq", 30, "--eval-episodes", 1, algo=algo, env=env, steps=60, params=["offline:True"])
+    data, config = saved(tmp_path, algo, env=env)
+    assert data["offline"] and config["offline"]
+    assert data["num_timesteps"] == data["_n_updates"] == 60
+    evaluations = np.load(tmp_path / "logs" / algo / f"{env}_1" / "evaluations.npz")
+    assert evaluations["timesteps"].tolist() == [30, 60]
+    assert f"Loading logs/{algo}/{env}_1/{env}.zip" in enjoy(tmp_path, algo=algo, env=env)
+
+
 def test_registered_classes():
     import sb3_dualqdm
 

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate, tree_map
+from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
 from sb3_dualqdm.algorithms.spaces_only import SpacesOnly, is_placeholder
 from sb3_dualqdm.algorithms.statistics import DeviceMeans
 from sb3_dualqdm.buffers import (
@@ -218,6 +219,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     policy_rows: ClassVar[str] = "all"
     # target_entropy="auto" is this many times -|A|
     entropy_factor: ClassVar[float] = 1.0
+    # What a hyperparameter search tries beside the learning rate, the batch and the layers, and with Box actions only
+    search_space: ClassVar[SearchSpace] = DISCOUNT | ENTROPY
+    box_search_space: ClassVar[SearchSpace] = {"actor_learning_rate": Range(1e-5, 1e-3)}
     # Uniform numbers in [0, 1] that the method needs for each row of a batch
     n_uniform: int = 0
 
@@ -1038,7 +1042,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = th.autograd.grad(loss, parameters, allow_unused=True, retain_graph=retain_graph)
         for parameter, gradient in zip(parameters, gradients):
-            parameter.grad = gradient
+            # fused optimisers read memory in order, whatever a gradient's strides are (torch 2.13, CPU)
+            parameter.grad = None if gradient is None else gradient.contiguous()
 
     def _ent_coef_step(self, batch: Batch, draw: Draw | None, ent_coef: th.Tensor | float) -> th.Tensor:
         assert self.log_ent_coef is not None and self.ent_coef_optimizer is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm.acceleration import tree_map
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
+from sb3_dualqdm.algorithms.search import Choice, SearchSpace
 
 LOSSES = ("nll", "mse")
 
@@ -31,6 +32,8 @@ class BC(ImitationAlgorithm):
     """
 
     divergence_advice = "lower learning_rate"
+    search_space: ClassVar[SearchSpace] = {}
+    box_search_space: ClassVar[SearchSpace] = {"loss": Choice(list(LOSSES))}
 
     def __init__(
         self,

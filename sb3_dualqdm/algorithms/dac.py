@@ -10,6 +10,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import Rows, RowWeights
 
@@ -39,6 +40,7 @@ class DAC(ImitationAlgorithm):
     offline_support = "none"
     entropy_factor = 0.5
     n_uniform = 1
+    search_space = ImitationAlgorithm.search_space | GRADIENT_PENALTY | {"discriminator_learning_rate": Range(1e-5, 1e-3)}
     divergence_advice = "raise gradient_penalty or lower learning_rate"
 
     def __init__(

@@ -11,6 +11,7 @@ import torch as th
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import set_learning_rate
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
 from sb3_dualqdm.buffers import concatenate
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import Rows, RowWeights
@@ -44,6 +45,11 @@ class HyPE(ImitationAlgorithm):
 
     offline_support = "none"
     n_uniform = 1
+    search_space = (
+        ImitationAlgorithm.search_space
+        | GRADIENT_PENALTY
+        | {"cost_interval": Range(500, 10_000), "expert_fraction": Range(0.05, 0.5, log=False)}
+    )
     divergence_advice = "raise gradient_penalty or lower cost_learning_rate"
 
     def __init__(

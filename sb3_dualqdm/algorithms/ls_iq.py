@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
+from sb3_dualqdm.algorithms.search import Range
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
 from sb3_dualqdm.policies import Draw
@@ -58,6 +59,8 @@ class LSIQ(ImitationAlgorithm):
     :param entropy_tau: Polyak coefficient of H's target network, default None: ``tau``
     :param kwargs: see :class:`ImitationAlgorithm`
     """
+
+    search_space = ImitationAlgorithm.search_space | {"regularization": Range(0.1, 10.0)}
 
     def __init__(
         self,

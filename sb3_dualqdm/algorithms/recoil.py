@@ -9,6 +9,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.search import DISCOUNT, Range
 from sb3_dualqdm.networks import StateNetwork
 from sb3_dualqdm.objectives import LSIQTargets
 
@@ -35,6 +36,7 @@ class ReCOIL(ImitationAlgorithm):
     """
 
     supports_discrete = False
+    search_space = DISCOUNT | {"value_temperature": Range(0.5, 20.0), "policy_temperature": Range(0.5, 10.0)}
     divergence_advice = "raise value_temperature or lower learning_rate"
 
     def __init__(

@@ -9,6 +9,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.search import DISCOUNT, GRADIENT_PENALTY
 
 
 class ValueDICE(ImitationAlgorithm):
@@ -29,6 +30,7 @@ class ValueDICE(ImitationAlgorithm):
 
     supports_discrete = False
     n_uniform = 1
+    search_space = DISCOUNT | GRADIENT_PENALTY
     divergence_advice = "raise gradient_penalty or lower learning_rate"
 
     def __init__(
