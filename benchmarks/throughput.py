@@ -198,9 +198,10 @@ def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     # SBX is measured where it is installed; it has no graph of torch's to count
     names = ["sac", *(["sbx_sac"] if importlib.util.find_spec("sbx") else []), *args.methods]
-    models = {name: build(name, args.device, acceleration=args.acceleration) for name in names}
     for threads in args.threads:
         th.set_num_threads(threads)
+        # built here because a compiled update is compiled for a number of threads
+        models = {name: build(name, args.device, acceleration=args.acceleration) for name in names}
         peak = matrix_peak(args.device)
         floors = {name: floor_of(model, args.device) for name, model in models.items() if name != "sbx_sac"}
         updates = interleaved({name: update_of(model) for name, model in models.items()}, args.rounds, 20, args.device)
