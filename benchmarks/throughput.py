@@ -302,7 +302,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def markdown(frame: pd.DataFrame) -> str:
     lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
     for values in frame.itertuples(index=False):
-        cells = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in values]
+        cells = [("" if math.isnan(value) else f"{value:.3g}") if isinstance(value, float) else str(value) for value in values]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
