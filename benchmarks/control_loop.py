@@ -43,17 +43,18 @@ def sample(actor: nn.Module, obs: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     return th.tanh(u), log_prob.sum(dim=-1)
 
 
-def read(folder: str, indices: list[int], subsample: int, limit_terminates: bool, env: gym.Env) -> list[th.Tensor]:
-    """Rows obs, action, next_obs, mask of the chosen episodes; what is not marked as terminal was cut by the time limit."""
+def read(folder: str, indices: list[int], subsample: int, limit_ends: bool, env: gym.Env) -> tuple[list[th.Tensor], float]:
+    """Rows obs, action, next_obs, mask of the chosen episodes, and their return; what is not terminal was cut by a limit."""
     data = pa.concat_tables(pa.ipc.open_stream(path).read_all() for path in sorted(Path(folder).glob("*.arrow"))).to_pylist()
     rows: list[tuple] = []
     for index in indices:
         episode = data[index]
         obs, acts = np.array(episode["obs"], dtype=np.float32), np.array(episode["acts"], dtype=np.float32)
         for t in range(0, len(acts), subsample):
-            ended = t == len(acts) - 1 and (episode["terminal"] or limit_terminates)
+            ended = t == len(acts) - 1 and (episode["terminal"] or limit_ends)
             rows.append((obs[t], acts[t] / env.action_space.high, obs[t + 1], 1.0 - float(ended)))
-    return [th.as_tensor(np.array(column, dtype=np.float32)) for column in zip(*rows)]
+    expert_return = float(np.mean([sum(data[index]["rews"]) for index in indices]))
+    return [th.as_tensor(np.array(column, dtype=np.float32)) for column in zip(*rows)], expert_return
 
 
 def evaluate(actor: nn.Module, env_id: str) -> list[float]:
@@ -82,9 +83,7 @@ def main() -> None:
     parser.add_argument("--bound", type=float, default=1.0)
     parser.add_argument("--beta", type=float, default=0.5)
     parser.add_argument("--mode", choices=["value", "v0"], default="value")
-    parser.add_argument(
-        "--limit-terminates", action="store_true", help="store the time limit as a termination, as the authors do"
-    )
+    parser.add_argument("--limit-terminates", action="store_true", help="time limits are terminations, as for the authors")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -93,7 +92,7 @@ def main() -> None:
     rng, gamma, tau, n = np.random.default_rng(args.seed), 0.99, 0.005, 256
     env = gym.make(args.env)
     n_obs, n_act = env.observation_space.shape[0], env.action_space.shape[0]
-    expert = read(args.demonstrations, args.indices, args.subsample, args.limit_terminates, env)
+    expert, expert_return = read(args.demonstrations, args.indices, args.subsample, args.limit_terminates, env)
     replay = [th.zeros(args.steps, *column.shape[1:]) for column in expert]
     actor, critic = mlp(n_obs, 2 * n_act), mlp(n_obs + n_act, 1)
     target = copy.deepcopy(critic)
@@ -106,7 +105,7 @@ def main() -> None:
     file = args.out.open("w", newline="")
     file.write(f"# python {shlex.join(sys.argv)}\n")
     table, started = csv.writer(file), time.time()
-    table.writerow(["step", "mean", "std", "min", "max", "seconds"])
+    table.writerow("algo,env,seed,step,mean,std,min,max,episodes,expert_return,demo_indices,seconds".split(","))
     obs, _ = env.reset(seed=args.seed)
     for step in range(args.steps):
         with th.no_grad():
@@ -138,8 +137,9 @@ def main() -> None:
                     slow.lerp_(fast, tau)
         if (step + 1) % args.eval_every == 0:
             returns = evaluate(actor, args.env)
-            numbers = [step + 1, np.mean(returns), np.std(returns), min(returns), max(returns), round(time.time() - started)]
-            table.writerow(numbers)
+            numbers = [step + 1, np.mean(returns), np.std(returns), min(returns), max(returns), len(returns)]
+            demos = [expert_return, " ".join(map(str, args.indices)), round(time.time() - started)]
+            table.writerow(["control", args.env, args.seed, *numbers, *demos])
             file.flush()
             print(numbers, flush=True)
 
