@@ -3,8 +3,7 @@ A control for the package: Dual Q-DM on Box actions as one plain loop with the a
 
     python benchmarks/control_loop.py --env HalfCheetah-v4 --demonstrations demos/HalfCheetah-v4 --out control.csv
 
-Demonstrations are a folder that imitation wrote. Evaluations are those of ``evidence.py``: 10 deterministic episodes, seeds
-10000 and on.
+Demonstrations are a folder of imitation's. Evaluations are those of ``evidence.py``: 10 episodes, seeds from 10000.
 """
 
 import argparse
@@ -20,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 import torch as th
+from gymnasium.wrappers import TransformObservation
 from torch import nn
 from torch.nn.functional import relu, softplus
 
@@ -46,7 +46,7 @@ def sample(actor: nn.Module, obs: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
 def read(folder: str, indices: list[int], subsample: int, limit_ends: bool, env: gym.Env) -> tuple[list[th.Tensor], float]:
     """Rows obs, action, next_obs, mask of the chosen episodes, and their return; what is not terminal was cut by a limit."""
     data = pa.concat_tables(pa.ipc.open_stream(path).read_all() for path in sorted(Path(folder).glob("*.arrow"))).to_pylist()
-    rows: list[tuple] = []
+    rows = []
     for index in indices:
         episode = data[index]
         obs, acts = np.array(episode["obs"], dtype=np.float32), np.array(episode["acts"], dtype=np.float32)
@@ -57,8 +57,8 @@ def read(folder: str, indices: list[int], subsample: int, limit_ends: bool, env:
     return [th.as_tensor(np.array(column, dtype=np.float32)) for column in zip(*rows)], expert_return
 
 
-def evaluate(actor: nn.Module, env_id: str) -> list[float]:
-    env, returns = gym.make(env_id), []
+def evaluate(actor: nn.Module, env: gym.Env) -> list[float]:
+    returns = []
     for seed in range(10_000, 10_010):
         obs, done, total = env.reset(seed=seed)[0], False, 0.0
         while not done:
@@ -75,24 +75,25 @@ def main() -> None:
     parser.add_argument("--env", default="HalfCheetah-v4")
     parser.add_argument("--demonstrations", required=True)
     parser.add_argument("--indices", type=int, nargs="*", default=[0])
-    parser.add_argument("--subsample", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--eval-every", type=int, default=10_000)
-    parser.add_argument("--alpha", type=float, default=0.001)
-    parser.add_argument("--actor-lr", type=float, default=3e-4)
-    parser.add_argument("--bound", type=float, default=1.0)
-    parser.add_argument("--beta", type=float, default=0.5)
+    for name, default in {"subsample": 1, "steps": 100_000, "eval-every": 10_000, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, rate in {"alpha": 0.001, "actor-lr": 3e-4, "bound": 1.0, "beta": 0.5}.items():
+        parser.add_argument(f"--{name}", type=float, default=rate)
     parser.add_argument("--mode", choices=["value", "v0"], default="value")
     parser.add_argument("--limit-terminates", action="store_true", help="time limits are terminations, as for the authors")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--normalize", action="store_true", help="observations in standard deviations of the demonstrations'")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     th.set_num_threads(1)
     th.manual_seed(args.seed)
     rng, gamma, tau, n = np.random.default_rng(args.seed), 0.99, 0.005, 256
-    env = gym.make(args.env)
+    env, test_env = gym.make(args.env), gym.make(args.env)
     n_obs, n_act = env.observation_space.shape[0], env.action_space.shape[0]
     expert, expert_return = read(args.demonstrations, args.indices, args.subsample, args.limit_terminates, env)
+    if args.normalize:
+        std, mean = (part.numpy() for part in th.std_mean(expert[0], dim=0))
+        expert[0], expert[2] = ((column - mean) / (std + 1e-3) for column in (expert[0], expert[2]))
+        env, test_env = (TransformObservation(each, lambda obs: (obs - mean) / (std + 1e-3), None) for each in (env, test_env))
     replay = [th.zeros(args.steps, *column.shape[1:]) for column in expert]
     actor, critic = mlp(n_obs, 2 * n_act), mlp(n_obs + n_act, 1)
     target = copy.deepcopy(critic)
@@ -136,10 +137,10 @@ def main() -> None:
                 for slow, fast in zip(target.parameters(), critic.parameters()):
                     slow.lerp_(fast, tau)
         if (step + 1) % args.eval_every == 0:
-            returns = evaluate(actor, args.env)
+            returns = evaluate(actor, test_env)
             numbers = [step + 1, np.mean(returns), np.std(returns), min(returns), max(returns), len(returns)]
-            demos = [expert_return, " ".join(map(str, args.indices)), round(time.time() - started)]
-            table.writerow(["control", args.env, args.seed, *numbers, *demos])
+            indices = " ".join(map(str, args.indices))
+            table.writerow(["control", args.env, args.seed, *numbers, expert_return, indices, round(time.time() - started)])
             file.flush()
             print(numbers, flush=True)
 

@@ -24,6 +24,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import algorithms, demonstrations
 from sb3_dualqdm.zoo import ALGOS
@@ -54,11 +55,13 @@ def shuffled_actions(demos: demonstrations.Demonstrations) -> demonstrations.Dem
 def evaluate(model, env: gym.Env, n_episodes: int) -> np.ndarray:
     """Returns of deterministic episodes from fixed seeds."""
     returns = np.zeros(n_episodes)
+    normalization = model.get_vec_normalize_env()
+    seen = (lambda obs: obs) if normalization is None else normalization.normalize_obs
     for episode in range(n_episodes):
         obs, _ = env.reset(seed=EVALUATION_SEED + episode)
         done = False
         while not done:
-            obs, reward, terminated, truncated, _ = env.step(model.predict(obs, deterministic=True)[0])
+            obs, reward, terminated, truncated, _ = env.step(model.predict(seen(obs), deterministic=True)[0])
             returns[episode] += float(reward)
             done = terminated or truncated
     return returns
@@ -92,6 +95,8 @@ def save_checkpoint(model, out: Path) -> None:
     """Replay buffer first, then the model whose presence marks the checkpoint as complete."""
     if not model.offline:
         model.save_replay_buffer(out.with_suffix(".replay.pkl"))
+    if model.get_vec_normalize_env() is not None:
+        model.get_vec_normalize_env().save(out.with_suffix(".normalization.pkl"))
     temporary = out.with_suffix(".part.zip")
     model.save(temporary)
     temporary.replace(out.with_suffix(".zip"))
@@ -105,6 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--n-demonstrations", type=int, default=1)
     parser.add_argument("--shuffle-actions", action="store_true")
     parser.add_argument("--random-episodes", type=int, default=0, help="episodes of random actions as extra_transitions")
+    parser.add_argument("--normalize", action="store_true", help="VecNormalize, which sees the demonstrations first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--eval-every", type=int, default=2000)
@@ -113,6 +119,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="constructor arguments")
     return parser.parse_args()
+
+
+def environment(args: argparse.Namespace) -> gym.Env | VecNormalize:
+    """The training environment; with ``--normalize``, its observations are normalised, as in a checkpoint if there is one."""
+    if not args.normalize:
+        return gym.make(args.env)
+    env, saved = DummyVecEnv([lambda: gym.make(args.env)]), args.out.with_suffix(".normalization.pkl")
+    return VecNormalize.load(str(saved), env) if saved.exists() else VecNormalize(env, norm_reward=False)
 
 
 def load(args: argparse.Namespace) -> demonstrations.Demonstrations:
@@ -131,6 +145,7 @@ def main() -> None:
     demos = load(args)
     kwargs = {key: ast.literal_eval(value) for key, value in (item.split("=", 1) for item in args.set)}
     kwargs.setdefault("buffer_size", min(1_000_000, args.steps))
+    kwargs.setdefault("normalize_by_demonstrations", args.normalize)
     if args.random_episodes:
         kwargs["extra_transitions"] = random_transitions(args.env, args.random_episodes)
     cls = ALGORITHMS[args.algo]
@@ -143,7 +158,7 @@ def main() -> None:
     }
     checkpoint = args.out.with_suffix(".zip")
     if checkpoint.exists():
-        model = cls.load(checkpoint, env=gym.make(args.env), demonstrations=demos, device="cpu")
+        model = cls.load(checkpoint, env=environment(args), demonstrations=demos, device="cpu")
         if not model.offline:
             model.load_replay_buffer(args.out.with_suffix(".replay.pkl"))
     else:
@@ -153,12 +168,13 @@ def main() -> None:
         with args.out.open("w", newline="") as file:
             file.write(f"# python {shlex.join(sys.argv)}\n# {versions}\n")
             csv.DictWriter(file, FIELDS).writeheader()
-        model = cls("MlpPolicy", gym.make(args.env), seed=args.seed, device="cpu", demonstrations=demos, **kwargs)
+        model = cls("MlpPolicy", environment(args), seed=args.seed, device="cpu", demonstrations=demos, **kwargs)
     callback = EvaluateAndSave(args, facts, time.time())
     model.learn(args.steps - model.num_timesteps, callback=callback, log_interval=100, reset_num_timesteps=False)
     if args.save_every:
         checkpoint.unlink(missing_ok=True)
-        args.out.with_suffix(".replay.pkl").unlink(missing_ok=True)
+        for suffix in (".replay.pkl", ".normalization.pkl"):
+            args.out.with_suffix(suffix).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
