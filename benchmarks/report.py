@@ -33,6 +33,13 @@ LABELS = {
     "reg_iq_learn": "Reg IQ-Learn",
     "iq_learn": "IQ-Learn",
     "bc": "BC",
+    "sqil": "SQIL",
+    "ls_iq": "LS-IQ",
+    "dac": "DAC",
+    "value_dice": "ValueDICE",
+    "hype": "HyPE",
+    "recoil": "ReCOIL",
+    "rize": "RIZE",
 }
 
 

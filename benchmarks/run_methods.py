@@ -21,7 +21,7 @@ ENV_ID = "Pendulum-v1"
 # Small, so that the whole comparison takes hours on one core
 SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3}
 ONLINE = [algo for algo in ALGOS if algo != "bc"]
-# From demonstrations alone; one of 200 transitions teaches nobody anything
+# From five demonstrations alone
 OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
 # From one demonstration and 10,000 transitions of random actions, which is how ReCOIL was published
 WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "sqil"]
@@ -54,15 +54,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="environment steps, or updates offline")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/methods"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     every = args.steps // N_EVALUATIONS
     for seed in args.seeds:
         for name in args.only:
-            out = args.out / f"{ENV_ID}_{name}_s{seed}.csv"
+            algo, arguments, options = RUNS[name]
+            folder = args.out / ("methods_offline" if options else "methods")
+            out = folder / f"{ENV_ID}_{name}_s{seed}.csv"
             if is_complete(out, args.steps):
                 continue
-            algo, arguments, options = RUNS[name]
             command = [sys.executable, "benchmarks/evidence.py", "--algo", algo, "--env", ENV_ID, "--seed", seed]
             command += ["--demonstrations", f"builtin:{ENV_ID}", *arguments]
             command += ["--steps", args.steps, "--eval-every", every, "--save-every", every, "--out", out]
