@@ -146,8 +146,9 @@ def main() -> None:
     kwargs = {key: ast.literal_eval(value) for key, value in (item.split("=", 1) for item in args.set)}
     kwargs.setdefault("buffer_size", min(1_000_000, args.steps))
     kwargs.setdefault("normalize_by_demonstrations", args.normalize)
+    data = {"demonstrations": demos}
     if args.random_episodes:
-        kwargs["extra_transitions"] = random_transitions(args.env, args.random_episodes)
+        data["extra_transitions"] = random_transitions(args.env, args.random_episodes)
     cls = ALGORITHMS[args.algo]
     facts = {
         "algo": args.algo,
@@ -158,7 +159,7 @@ def main() -> None:
     }
     checkpoint = args.out.with_suffix(".zip")
     if checkpoint.exists():
-        model = cls.load(checkpoint, env=environment(args), demonstrations=demos, device="cpu")
+        model = cls.load(checkpoint, env=environment(args), device="cpu", **data)
         if not model.offline:
             model.load_replay_buffer(args.out.with_suffix(".replay.pkl"))
     else:
@@ -168,7 +169,7 @@ def main() -> None:
         with args.out.open("w", newline="") as file:
             file.write(f"# python {shlex.join(sys.argv)}\n# {versions}\n")
             csv.DictWriter(file, FIELDS).writeheader()
-        model = cls("MlpPolicy", environment(args), seed=args.seed, device="cpu", demonstrations=demos, **kwargs)
+        model = cls("MlpPolicy", environment(args), seed=args.seed, device="cpu", **data, **kwargs)
     callback = EvaluateAndSave(args, facts, time.time())
     model.learn(args.steps - model.num_timesteps, callback=callback, log_interval=100, reset_num_timesteps=False)
     if args.save_every:

@@ -33,6 +33,13 @@ LABELS = {
     "reg_iq_learn": "Reg IQ-Learn",
     "iq_learn": "IQ-Learn",
     "bc": "BC",
+    "sqil": "SQIL",
+    "ls_iq": "LS-IQ",
+    "dac": "DAC",
+    "value_dice": "ValueDICE",
+    "hype": "HyPE",
+    "recoil": "ReCOIL",
+    "rize": "RIZE",
 }
 
 
@@ -89,7 +96,10 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
         axis.axhline(expert, color="black", linestyle="--", linewidth=1)
         axis.annotate(f"expert {expert:.0f}", (runs.step.min(), expert), xytext=(0, 3), textcoords="offset points", fontsize=8)
     axis.set(title=env, xlabel="time steps", ylabel="return (10 deterministic episodes)")
-    axis.legend(frameon=False, fontsize=8)
+    if runs.variant.nunique() > 5:  # too many to find room among the curves
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    else:
+        axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)

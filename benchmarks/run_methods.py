@@ -21,9 +21,16 @@ ENV_ID = "Pendulum-v1"
 # Small, so that the whole comparison takes hours on one core
 SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3}
 ONLINE = [algo for algo in ALGOS if algo != "bc"]
-# Methods that learn from demonstrations alone
+# From five demonstrations alone
 OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
-RUNS = {**{algo: (algo, {}) for algo in ONLINE}, **{f"{algo}_offline": (algo, {"offline": True}) for algo in OFFLINE}}
+# From one demonstration and 10,000 transitions of random actions, which is how ReCOIL was published
+WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "sqil"]
+# Algorithm and arguments of evidence.py by the names of the CSV files
+RUNS = {
+    **{algo: (algo, [], {}) for algo in ONLINE},
+    **{f"{algo}_offline": (algo, ["--n-demonstrations", 5], {"offline": True}) for algo in OFFLINE},
+    **{f"{algo}_random": (algo, ["--random-episodes", 50], {"offline": True}) for algo in WITH_RANDOM},
+}
 N_EVALUATIONS = 5
 
 
@@ -44,21 +51,21 @@ def is_complete(csv: Path, steps: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=15_000, help="environment steps, or updates offline")
+    parser.add_argument("--steps", type=int, default=10_000, help="environment steps, or updates offline")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
-    parser.add_argument("--n-demonstrations", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/methods"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     every = args.steps // N_EVALUATIONS
     for seed in args.seeds:
         for name in args.only:
-            out = args.out / f"{ENV_ID}_{name}_s{seed}.csv"
+            algo, arguments, options = RUNS[name]
+            folder = args.out / ("methods_offline" if options else "methods")
+            out = folder / f"{ENV_ID}_{name}_s{seed}.csv"
             if is_complete(out, args.steps):
                 continue
-            algo, options = RUNS[name]
             command = [sys.executable, "benchmarks/evidence.py", "--algo", algo, "--env", ENV_ID, "--seed", seed]
-            command += ["--demonstrations", f"builtin:{ENV_ID}", "--n-demonstrations", args.n_demonstrations]
+            command += ["--demonstrations", f"builtin:{ENV_ID}", *arguments]
             command += ["--steps", args.steps, "--eval-every", every, "--save-every", every, "--out", out]
             command += ["--set", *(f"{key}={value!r}" for key, value in {**settings(algo), **options}.items())]
             print(name, seed, flush=True)
