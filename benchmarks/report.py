@@ -46,7 +46,7 @@ LABELS = {
 def read_runs(folder: Path) -> pd.DataFrame:
     """All evaluations; the variant of a run is what its file name says between the environment and the seed."""
     frames = []
-    for path in sorted(folder.glob("*_s*.csv")):
+    for path in sorted(folder.glob("*_s[0-9]*.csv")):
         frame = pd.read_csv(path, comment="#")
         if frame.empty:
             continue
@@ -127,7 +127,7 @@ def image(path: Path, width: str = "49%") -> str:
 
 def table_of(folder: str) -> str:
     """``@table``."""
-    if not list((RESULTS / folder).glob("*_s*.csv")):
+    if not list((RESULTS / folder).glob("*_s[0-9]*.csv")):
         return f"*Missing: there is no run in `benchmarks/results/{folder}`.*\n"
     return to_markdown(summarise(read_runs(RESULTS / folder)))
 
@@ -138,7 +138,7 @@ def figures_of(folder: str, *envs: str) -> str:
 
 
 def _envs(folder: str) -> list[str]:
-    paths = list((RESULTS / folder).glob("*_s*.csv"))
+    paths = list((RESULTS / folder).glob("*_s[0-9]*.csv"))
     return sorted(read_runs(RESULTS / folder).env.unique()) if paths else []
 
 
@@ -203,14 +203,14 @@ def builtin_sets() -> str:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s*.csv")}):
+    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s[0-9]*.csv")}):
         runs = read_runs(folder)
         table = summarise(runs)
         table.round(2).to_csv(folder / "summary.csv", index=False)
         for env in runs.env.unique():
             plot(runs, env, folder / f"{env}.png")
     plot_experts(RESULTS / "experts", RESULTS / "experts" / "curves.png")
-    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s*.json")}):
+    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s[0-9]*.json")}):
         from sb3_dualqdm.benchmark import analysis, figures
 
         figures.plot(folder.name, analysis.evaluations(analysis.read(folder)), folder)
