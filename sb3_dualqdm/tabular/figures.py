@@ -199,7 +199,7 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
     growth.legend(loc="lower right", bbox_to_anchor=(1.0, 0.22), ncol=2, fontsize=10, columnspacing=1.2)
     squares.set_title("b   the same against $H^2$", loc="left")
     squares.set_xlabel("$H^2$")
-    squares.set_xlim(0, 1.02 * x[-1] ** 2)
+    squares.set_xlim(-0.02 * x[-1] ** 2, 1.02 * x[-1] ** 2)
     squares.set_ylim(bottom=-0.2)
     figure.legend(*squares.get_legend_handles_labels(), loc="outside lower center", ncol=6)
     epsilon = reset_cliff_epsilon(N_STATES, saturated)
@@ -210,13 +210,13 @@ def draw_gap(rows: list[dict[str, Any]], path: Path) -> None:
     ceiling.plot(x, bc, "x", color="black", markersize=8, label="expected gap of BC, closed form", zorder=5)
     ceiling.legend(loc="upper left")
     heat.set_title(f"d   Dual Q-DM, N = {saturated}: temperature and policy", loc="left")
-    for label, kind, alpha, colour, marker in (
-        ("softmax, alpha = 1 (the paper's default)", "softmax", 1.0, "#cc3311", "s"),
-        ("softmax, alpha = 0.1", "softmax", ALPHA, "#0b3d91", "o"),
-        ("greedy, alpha = 1", "greedy", 1.0, "#ee7733", "^"),
-        ("greedy, alpha = 0.1", "greedy", ALPHA, "#009988", "v"),
+    for label, kind, alpha, colour, marker, width in (
+        ("softmax, alpha = 1 (the paper's default)", "softmax", 1.0, "#cc3311", "s", 2.2),
+        ("softmax, alpha = 0.1", "softmax", ALPHA, "#0b3d91", "o", 2.2),
+        ("greedy, alpha = 1", "greedy", 1.0, "#ee7733", "^", 6.0),  # coincides with the next
+        ("greedy, alpha = 0.1", "greedy", ALPHA, "#009988", "v", 2.2),
     ):
-        _band(heat, x, gap_curve(rows, saturated, "Dual Q-DM", kind, alpha), label, colour, marker, "-", 2.2)
+        _band(heat, x, gap_curve(rows, saturated, "Dual Q-DM", kind, alpha), label, colour, marker, "-", width)
     heat.plot(x, x, "--", color="0.35", linewidth=1)
     heat.annotate("gap = H", (x[-2], 1.6 * x[-2]), ha="right", color="0.3")
     heat.legend(loc="center left", bbox_to_anchor=(0.0, 0.42))
