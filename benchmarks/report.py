@@ -22,25 +22,13 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from sb3_dualqdm.benchmark.suites import label
 from sb3_dualqdm.demonstrations.builtin import manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 BUILTIN_SETS = ROOT / "docs" / "builtin_sets.md"
-LABELS = {
-    "dual_qdm": "Dual Q-DM",
-    "reg_iq_learn": "Reg IQ-Learn",
-    "iq_learn": "IQ-Learn",
-    "bc": "BC",
-    "sqil": "SQIL",
-    "ls_iq": "LS-IQ",
-    "dac": "DAC",
-    "value_dice": "ValueDICE",
-    "hype": "HyPE",
-    "recoil": "ReCOIL",
-    "rize": "RIZE",
-}
 
 
 def read_runs(folder: Path) -> pd.DataFrame:
@@ -90,7 +78,7 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
     runs = runs[runs.env == env]
     for variant, group in runs.groupby("variant"):
         curve = group.groupby("step")["mean"].agg(["mean", "min", "max"])
-        (line,) = axis.plot(curve.index, curve["mean"], marker=".", label=LABELS.get(variant, variant))
+        (line,) = axis.plot(curve.index, curve["mean"], marker=".", label=label(variant))
         axis.fill_between(curve.index, curve["min"], curve["max"], alpha=0.2, color=line.get_color(), linewidth=0)
     for expert in np.unique(runs.expert_return):
         axis.axhline(expert, color="black", linestyle="--", linewidth=1)

@@ -35,7 +35,15 @@ from tqdm import tqdm
 import sb3_dualqdm.envs
 from sb3_dualqdm import DualQDM, IQLearn, collect_demonstrations
 from sb3_dualqdm.demonstrations import Demonstrations
-from sb3_dualqdm.tabular import TabularDemos, TabularMDP, solve_bc, solve_dual_qdm, solve_iq_learn, solve_penalised_dual_qdm
+from sb3_dualqdm.tabular import (
+    Solution,
+    TabularDemos,
+    TabularMDP,
+    solve_bc,
+    solve_dual_qdm,
+    solve_iq_learn,
+    solve_penalised_dual_qdm,
+)
 from sb3_dualqdm.tabular.environments import ResetCliffEnv, ValueFlowGridEnv
 from sb3_dualqdm.tabular.figures import write_csv
 from sb3_dualqdm.tabular.mdp import greedy_actions, greedy_policy, logsumexp, softmax
@@ -238,6 +246,13 @@ def preference(q: np.ndarray) -> np.ndarray:
     return np.where(best.all(axis=-1), 0.0, q.max(axis=-1) - second)
 
 
+def exact_solution(mdp: TabularMDP, tabular: TabularDemos, unseen: np.ndarray) -> tuple[Solution, np.ndarray, np.ndarray]:
+    """Exact Dual Q-DM, its greedy actions, and the unseen states where it clearly prefers them."""
+    exact = solve_dual_qdm(mdp, tabular, ALPHA, tolerance=1e-11)
+    assert exact.q is not None
+    return exact, greedy_actions(exact.q), unseen & (preference(exact.q) >= ALPHA)
+
+
 def share(greedy: np.ndarray, q: np.ndarray, where: np.ndarray, tolerance: float = 0.0) -> float | str:
     """
     How often the best action of q is among the greedy ones; empty where there is nothing to count.
@@ -292,9 +307,7 @@ def run(name: str, algo: str, seed: int, n_updates: int, n_reports: int) -> list
     demos = collect_demonstrations(unwrapped.expert, gym.make(task.env_id, **task.env_kwargs), task.n_demos, seed=seed)
     mdp, tabular, unseen = exact_problem(task, env, demos)
     anywhere = mdp if mdp.horizon is not None else replace(mdp, initial=np.full(mdp.n_states, 1.0 / mdp.n_states))
-    exact = solve_dual_qdm(mdp, tabular, ALPHA, tolerance=1e-11)
-    assert exact.q is not None
-    greedy, clear = greedy_actions(exact.q), unseen & (preference(exact.q) >= ALPHA)
+    exact, greedy, clear = exact_solution(mdp, tabular, unseen)
     policies = {
         "exact_dual_qdm": exact.greedy,
         "exact_iq_learn": solve_iq_learn(mdp, tabular, ALPHA).greedy,
@@ -369,9 +382,7 @@ def objectives() -> list[dict[str, Any]]:
         unwrapped: Any = env.unwrapped
         recorded = collect_demonstrations(unwrapped.expert, gym.make(task.env_id), task.n_demos, seed=0)
         mdp, tabular, unseen = exact_problem(task, env, recorded)
-        exact = solve_dual_qdm(mdp, tabular, ALPHA, tolerance=1e-11)
-        assert exact.q is not None
-        greedy, clear = greedy_actions(exact.q), unseen & (preference(exact.q) >= ALPHA)
+        _, greedy, clear = exact_solution(mdp, tabular, unseen)
         columns = (recorded.obs, recorded.actions, recorded.next_obs, recorded.terminated)
         demos = Transitions(*(np.asarray(column, dtype=int) for column in columns))
         for beta in (1.0, 3.0, 10.0, 100.0):

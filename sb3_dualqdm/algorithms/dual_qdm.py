@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm
-from sb3_dualqdm.algorithms.search import Choice, Range
+from sb3_dualqdm.algorithms.search import VALUE_MODE, Range
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 
@@ -29,11 +29,9 @@ class DualQDM(ImitationAlgorithm):
     :raises ValueError: unless ``lo <= hi`` and beta >= 0
     """
 
-    search_space = ImitationAlgorithm.search_space | {
-        "value_mode": Choice(["value", "v0"]),
-        "bellman_bound": Range(0.1, 10.0),
-        "bellman_penalty": Range(0.1, 10.0),
-    }
+    search_space = (
+        ImitationAlgorithm.search_space | VALUE_MODE | {"bellman_bound": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
+    )
     divergence_advice = "raise bellman_penalty or lower learning_rate"
 
     def __init__(

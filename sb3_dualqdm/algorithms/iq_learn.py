@@ -9,7 +9,7 @@ import torch as th
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.reg_iq_learn import REGULARIZATION
-from sb3_dualqdm.algorithms.search import Choice
+from sb3_dualqdm.algorithms.search import VALUE_MODE
 from sb3_dualqdm.objectives import DIVERGENCES, Rows, RowWeights
 
 
@@ -29,7 +29,7 @@ class IQLearn(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | {"value_mode": Choice(["value", "v0"])}
+    search_space = ImitationAlgorithm.search_space | VALUE_MODE
     divergence_advice = "use RegIQLearn (the square on expert and replay rows) or lower learning_rate"
 
     def __init__(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
-from sb3_dualqdm.algorithms.search import Range
+from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
 from sb3_dualqdm.policies import Draw
@@ -60,7 +60,7 @@ class LSIQ(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | {"regularization": Range(0.1, 10.0)}
+    search_space = ImitationAlgorithm.search_space | REGULARIZATION_WEIGHT
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm
-from sb3_dualqdm.algorithms.search import Choice, Range
+from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 # Weight of the square: 1 / (4 * 0.5) in IQ-Learn's code, 1/4 in the paper.
@@ -24,10 +24,7 @@ class RegIQLearn(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | {
-        "value_mode": Choice(["value", "v0"]),
-        "regularization": Range(0.1, 10.0),
-    }
+    search_space = ImitationAlgorithm.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(self, *args: Any, regularization: float | None = None, **kwargs: Any):

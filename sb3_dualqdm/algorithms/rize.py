@@ -12,7 +12,7 @@ from torch import nn
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
-from sb3_dualqdm.algorithms.search import Choice, Range
+from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
 from sb3_dualqdm.objectives import Rows, RowWeights, sampled_soft_value
 from sb3_dualqdm.policies import CnnPolicy, ContinuousSoftQ, Draw, MultiInputPolicy, SoftActorCriticPolicy
 
@@ -167,10 +167,7 @@ class RIZE(ImitationAlgorithm):
     supports_discrete = False
     offline_support = "extra_transitions"
     policy_rows = "replay"
-    search_space = ImitationAlgorithm.search_space | {
-        "value_mode": Choice(list(VALUE_MODES)),
-        "regularization": Range(0.1, 10.0),
-    }
+    search_space = ImitationAlgorithm.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(

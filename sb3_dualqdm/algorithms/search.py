@@ -49,3 +49,5 @@ SearchSpace = dict[str, Range | Choice]
 DISCOUNT: SearchSpace = {"one_minus_gamma": Range(1e-3, 0.05), "tau": Range(1e-3, 0.05)}
 ENTROPY: SearchSpace = {"ent_coef": Range(1e-3, 1.0)}
 GRADIENT_PENALTY: SearchSpace = {"gradient_penalty": Range(0.1, 20.0)}
+VALUE_MODE: SearchSpace = {"value_mode": Choice(["value", "v0"])}
+REGULARIZATION_WEIGHT: SearchSpace = {"regularization": Range(0.1, 10.0)}

@@ -14,7 +14,7 @@ LABELS = {
     "dual_qdm": "Dual Q-DM",
     "iq_learn": "IQ-Learn",
     "reg_iq_learn": "Reg IQ-Learn",
-    "bc": "BC",
+    "ls_iq": "LS-IQ",
     "gail": "GAIL",
     "sac": "SAC (reward)",
 }
