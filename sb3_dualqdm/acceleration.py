@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -103,7 +102,7 @@ class CompiledUpdate:
     def __init__(self, update: Update, optimizers: Sequence[th.optim.Optimizer]):
         self._update = update
         self._optimizers = optimizers
-        self._n_plain: Counter[Any] = Counter()
+        self._warm: set[Any] = set()
         self._outside: dict[Any, list[th.Tensor]] = {}
         self._programs: dict[Any, tuple[Callable[..., list[th.Tensor]], list[str]]] = {}
         self._failed = False
@@ -112,22 +111,23 @@ class CompiledUpdate:
         rates_in_tensors(optimizers)
 
     def __call__(self, batch: Any) -> dict[str, th.Tensor]:
-        layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in leaves(batch))
+        tensors = leaves(batch)
+        layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
         if layout in self._programs:
             run, names = self._programs[layout]
             with th.no_grad():
-                return dict(zip(names, run(*self._outside[layout], *leaves(batch))))
-        self._n_plain[layout] += 1
-        if self._failed or self._n_plain[layout] == 1:
+                return dict(zip(names, run(*self._outside[layout], *tensors)))
+        if self._failed or layout not in self._warm:
+            self._warm.add(layout)
             return self._update(batch)
+        if layout in self._outside:
+            return self._compile(batch, layout)
         from sb3_dualqdm import program  # inductor takes a second to import
 
-        if self._n_plain[layout] == 2:
-            with program.OutsideTensors(leaves(batch)) as outside:
-                statistics = self._update(batch)
-            self._outside[layout] = outside.found
-            return statistics
-        return self._compile(batch, layout)
+        with program.OutsideTensors(tensors) as outside:
+            statistics = self._update(batch)
+        self._outside[layout] = outside.found
+        return statistics
 
     def _compile(self, batch: Any, layout: Any) -> dict[str, th.Tensor]:
         """Trace, compile and run the program of a layout."""
@@ -135,6 +135,7 @@ class CompiledUpdate:
 
         started = time.perf_counter()
         outside, names = self._outside[layout], list[str]()
+        inputs = [*outside, *leaves(batch)]
         before = [tensor.detach().clone() for tensor in outside]
 
         def flat() -> list[th.Tensor]:
@@ -143,9 +144,9 @@ class CompiledUpdate:
             return list(statistics.values())
 
         try:
-            graph = program.trace(flat, [*outside, *leaves(batch)])
+            graph = program.trace(flat, inputs)
             self._restore(outside, before)
-            run, values = program.compiled(graph, [*outside, *leaves(batch)])
+            run, values = program.compiled(graph, inputs)
         except Exception as error:  # whatever a tracer or a compiler raises
             _fell_back("compiled", error)
             self._failed = True

@@ -70,12 +70,11 @@ def trace(function: Callable[[], Sequence[th.Tensor]], tensors: Sequence[th.Tens
     :raises RuntimeError: if it does use another one, whose value the graph would keep as it is now
     """
     graph = make_fx(lambda *_: list(function()))(*tensors)
-    known = {tensor.untyped_storage()._cdata for tensor in tensors}
     for node in reversed(list(graph.graph.nodes)):
         if str(node.target).startswith("profiler."):
             graph.graph.erase_node(node)  # optimisers mark their steps for the profiler
-        elif node.op == "get_attr" and getattr(graph, node.target).untyped_storage()._cdata in known:
-            raise RuntimeError("two tensors of the model share memory")
+        elif node.op == "get_attr" and any(user.target is not th.ops.aten.lift_fresh_copy.default for user in node.users):
+            raise RuntimeError("it uses tensors that are new in every update, or that share memory")  # literals are copied
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -151,6 +151,11 @@ def test_tracing_refuses_what_it_would_freeze():
     first, second = storage[:2], storage[2:]
     with pytest.raises(RuntimeError, match="share memory"):
         trace(lambda: [first + second], [first])
+    unrelated = th.randn(2)
+    with pytest.raises(RuntimeError, match="new in every update"):
+        trace(lambda: [first + unrelated], [first])
+    graph = trace(lambda: [first + th.tensor(1.0)], [first])  # a literal is no such tensor
+    th.testing.assert_close(graph(first)[0], first + 1)
 
 
 def test_a_compiler_that_fails_is_reported_once_and_training_goes_on(monkeypatch):
