@@ -80,9 +80,12 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
         curve = group.groupby("step")["mean"].agg(["mean", "min", "max"])
         (line,) = axis.plot(curve.index, curve["mean"], marker=".", label=label(variant))
         axis.fill_between(curve.index, curve["min"], curve["max"], alpha=0.2, color=line.get_color(), linewidth=0)
-    for expert in np.unique(runs.expert_return):
+    experts = np.unique(runs.expert_return.round(1))  # more than one where runs learn from different demonstrations
+    for expert in experts:
         axis.axhline(expert, color="black", linestyle="--", linewidth=1)
-        axis.annotate(f"expert {expert:.0f}", (runs.step.min(), expert), xytext=(0, 3), textcoords="offset points", fontsize=8)
+        offset, side = ((0, 3), "bottom") if expert == experts.max() else ((0, -3), "top")
+        place = {"xytext": offset, "textcoords": "offset points", "va": side}
+        axis.annotate(f"expert {expert:.0f}", (runs.step.min(), expert), fontsize=8, **place)
     axis.set(title=env, xlabel="time steps", ylabel="return (10 deterministic episodes)")
     if runs.variant.nunique() > 5:  # too many to find room among the curves
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
