@@ -1,9 +1,10 @@
 """
-Evidence for every method on Pendulum-v1: one training run after another, one seed of all of them first.
+Evidence for every method on Pendulum-v1, or for some on HalfCheetah-v4: one training run after another, seed by seed.
 
     python benchmarks/run_methods.py
+    python benchmarks/run_methods.py HalfCheetah-v4 --seeds 0
 
-The settings are the Pendulum-v1 entries of ``hyperparams/*.yml``; what all methods of the comparison share instead is here.
+The settings are the task's entries of ``hyperparams/*.yml``; what all methods of a comparison share instead is here.
 A run whose CSV is complete is left alone and a broken one goes on from its checkpoint, so that the same command resumes the
 queue. `--only` picks runs by name.
 """
@@ -12,35 +13,65 @@ import argparse
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
 from sb3_dualqdm.zoo import ALGOS, hyperparams_path
 
-ENV_ID = "Pendulum-v1"
-# Small, so that the whole comparison takes hours on one core
-SHARED = {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3}
+
+class Run(NamedTuple):
+    """What one kind of run adds to the settings of its task."""
+
+    algo: str
+    arguments: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+
+
+class Comparison(NamedTuple):
+    """Runs on one task, by the names of their CSV files, and what they share."""
+
+    demonstrations: str
+    steps: int
+    shared: dict[str, Any]
+    runs: dict[str, Run]
+
+
 ONLINE = [algo for algo in ALGOS if algo != "bc"]
 # From five demonstrations alone
 OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
 # From one demonstration and 10,000 transitions of random actions, which is how ReCOIL was published
 WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "sqil"]
-# Algorithm and arguments of evidence.py by the names of the CSV files
-RUNS = {
-    **{algo: (algo, [], {}) for algo in ONLINE},
-    **{f"{algo}_offline": (algo, ["--n-demonstrations", 5], {"offline": True}) for algo in OFFLINE},
-    **{f"{algo}_random": (algo, ["--random-episodes", 50], {"offline": True}) for algo in WITH_RANDOM},
+COMPARISONS = {
+    "Pendulum-v1": Comparison(
+        demonstrations="builtin:Pendulum-v1",
+        steps=10_000,
+        # Small, so that the whole comparison takes hours on one core
+        shared={"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128, "learning_rate": 1e-3},
+        runs={
+            **{algo: Run(algo) for algo in ONLINE},
+            **{f"{algo}_offline": Run(algo, ("--n-demonstrations", "5"), {"offline": True}) for algo in OFFLINE},
+            **{f"{algo}_random": Run(algo, ("--random-episodes", "50"), {"offline": True}) for algo in WITH_RANDOM},
+        },
+    ),
+    "HalfCheetah-v4": Comparison(
+        demonstrations="demos/HalfCheetah-v4",
+        steps=50_000,
+        shared={"acceleration": "compile"},
+        runs={algo: Run(algo) for algo in ("sqil", "ls_iq", "dac", "hype", "value_dice")},
+    ),
 }
 N_EVALUATIONS = 5
 
 
-def settings(algo: str) -> dict:
+def settings(algo: str, env_id: str) -> dict[str, Any]:
     """Constructor arguments of the task's entry, with those that the comparison shares."""
-    entry = yaml.safe_load(hyperparams_path(algo).read_text())[ENV_ID]
+    entry = yaml.safe_load(hyperparams_path(algo).read_text())[env_id]
     for key in ("n_timesteps", "policy", "demonstrations", "n_demonstrations"):
         entry.pop(key, None)
-    policy_kwargs = {**entry.get("policy_kwargs", {}), **SHARED["policy_kwargs"]}
-    return {**entry, **SHARED, "policy_kwargs": policy_kwargs}
+    shared = COMPARISONS[env_id].shared
+    policy_kwargs = {**entry.get("policy_kwargs", {}), **shared.get("policy_kwargs", {})}
+    return {**entry, **shared, **({"policy_kwargs": policy_kwargs} if policy_kwargs else {})}
 
 
 def is_complete(csv: Path, steps: int) -> bool:
@@ -51,23 +82,29 @@ def is_complete(csv: Path, steps: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10_000, help="environment steps, or updates offline")
+    parser.add_argument("env", nargs="?", choices=COMPARISONS, default="Pendulum-v1")
+    parser.add_argument("--steps", type=int, help="environment steps, or updates offline; default: those of the comparison")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--only", nargs="*", help="names of runs; default: all of the comparison")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
-    every = args.steps // N_EVALUATIONS
+    comparison = COMPARISONS[args.env]
+    steps = args.steps or comparison.steps
+    if unknown := set(args.only or ()) - set(comparison.runs):
+        parser.error(f"no run {', '.join(sorted(unknown))} on {args.env}; there are {', '.join(comparison.runs)}")
+    every = steps // N_EVALUATIONS
     for seed in args.seeds:
-        for name in args.only:
-            algo, arguments, options = RUNS[name]
-            folder = args.out / ("methods_offline" if options else "methods")
-            out = folder / f"{ENV_ID}_{name}_s{seed}.csv"
-            if is_complete(out, args.steps):
+        for name in args.only or comparison.runs:
+            run = comparison.runs[name]
+            folder = args.out / ("methods_offline" if run.options else "methods")
+            out = folder / f"{args.env}_{name}_s{seed}.csv"
+            if is_complete(out, steps):
                 continue
-            command = [sys.executable, "benchmarks/evidence.py", "--algo", algo, "--env", ENV_ID, "--seed", seed]
-            command += ["--demonstrations", f"builtin:{ENV_ID}", *arguments]
-            command += ["--steps", args.steps, "--eval-every", every, "--save-every", every, "--out", out]
-            command += ["--set", *(f"{key}={value!r}" for key, value in {**settings(algo), **options}.items())]
+            command = [sys.executable, "benchmarks/evidence.py", "--algo", run.algo, "--env", args.env, "--seed", seed]
+            command += ["--demonstrations", comparison.demonstrations, *run.arguments]
+            command += ["--steps", steps, "--eval-every", every, "--save-every", every, "--out", out]
+            kwargs = {**settings(run.algo, args.env), **run.options}
+            command += ["--set", *(f"{key}={value!r}" for key, value in kwargs.items())]
             print(name, seed, flush=True)
             subprocess.run([*map(str, command)], check=False)
 
