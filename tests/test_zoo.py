@@ -280,6 +280,18 @@ def test_record_video(trained):
     assert list((trained / "logs").rglob("*.mp4"))
 
 
+def test_record_training(trained, tmp_path):
+    """One video of both checkpoints, the last and the best model; moviepy brings the `ffmpeg` that rl_zoo3 calls by name."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    (tmp_path / "ffmpeg").symlink_to(ffmpeg)
+    arguments = ["--algo", "dual_qdm", "--env", ENV_ID, "-f", "logs", "-o", tmp_path / "videos", "--exp-id", 1, "-n", 20]
+    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
+    run(trained, "-m", "rl_zoo3.record_training", *arguments, "--deterministic", PATH=path)
+    (training,) = (tmp_path / "videos").rglob("training.mp4")
+    parts = [video.stat().st_size for video in training.parent.glob("*-dual_qdm-*.mp4")]
+    assert len(parts) == 4 and training.stat().st_size > max(parts)
+
+
 def test_plots(trained):
     arguments = ["-a", "dual_qdm", "-e", ENV_ID, "-f", "logs", "-o", "plot"]
     assert ENV_ID in run(trained, "-m", "rl_zoo3.plots.all_plots", *arguments, "--no-million", "--no-display")
