@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from sb3_dualqdm.benchmark.suites import label
-from sb3_dualqdm.demonstrations.builtin import manifest
+from sb3_dualqdm.demonstrations.builtin import manifest, random_return
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -91,7 +91,13 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     else:
         axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines["top"].set_visible(False)
+    if env in manifest():
+        low, high = random_return(env), experts.max()
+        scores = (lambda returns: (returns - low) / (high - low), lambda scores: low + scores * (high - low))
+        axis.secondary_yaxis("right", functions=scores).set_ylabel("normalised score (0 random, 1 expert)")
+    else:
+        axis.spines["right"].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
