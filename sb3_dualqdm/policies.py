@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
+from stable_baselines3.common.distributions import DiagGaussianDistribution, SquashedDiagGaussianDistribution
 from stable_baselines3.common.policies import BaseModel, BasePolicy, ContinuousCritic
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.torch_layers import (
@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from sb3_dualqdm.objectives import sampled_soft_value, soft_value
 
 NETWORK_STYLES = ("reference", "sb3")
+ACTOR_DISTRIBUTIONS = ("squashed", "clipped")
 # Recorded actions are kept this far from the box's border in [-1, 1], where the density of a squashed Gaussian is not finite.
 ACTION_CLAMP = 1e-6
 
@@ -77,6 +78,17 @@ class ExactSquashedGaussian(SquashedDiagGaussianDistribution):
             gaussian_actions = unsquash(actions)
         gaussian = self.distribution.log_prob(gaussian_actions).sum(dim=1)
         return gaussian - log_det_tanh(gaussian_actions)
+
+
+class ClippedGaussian(DiagGaussianDistribution):
+    """Normal around ``tanh(mean)``, whose samples are clipped to [-1, 1]; its density is that before clipping."""
+
+    def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor) -> ClippedGaussian:
+        super().proba_distribution(th.tanh(mean_actions), log_std)
+        return self
+
+    def sample(self) -> th.Tensor:
+        return super().sample().clamp(-1, 1)
 
 
 def log_det_tanh(u: th.Tensor) -> th.Tensor:
@@ -146,9 +158,13 @@ class SquashedGaussianActor(_LoadsAlone, Actor):
         u = mean + log_std.exp() * noise
         return Draw(th.tanh(u), self._log_density(noise, log_std, u))
 
+    @staticmethod
+    def _gaussian_log_density(standard: th.Tensor, log_std: th.Tensor) -> th.Tensor:
+        return (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+
     def _log_density(self, standard: th.Tensor, log_std: th.Tensor, u: th.Tensor) -> th.Tensor:
         """Of ``tanh(u)``, where ``standard`` is u less its mean, in standard deviations."""
-        gaussian = (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+        gaussian = self._gaussian_log_density(standard, log_std)
         if self.network_style == "sb3":
             return gaussian - th.log(1 - th.tanh(u).square() + self.action_dist.epsilon).sum(dim=-1)
         return gaussian - log_det_tanh(u)
@@ -159,6 +175,33 @@ class SquashedGaussianActor(_LoadsAlone, Actor):
         u = unsquash(actions)
         # written out: torch's Normal looks at its arguments, for which a captured update cannot wait
         return self._log_density((u - mean) * th.exp(-log_std), log_std, u)
+
+
+class ClippedGaussianActor(SquashedGaussianActor):
+    """
+    ReCOIL's actor: a normal around ``tanh(mean(s))`` with one learned deviation for all states, clipped to the action box.
+
+    Cloning with it is least squares on the mean. Where the deviation depends on the state, the likelihood is raised most by
+    shrinking it where actions are fitted already, and all other states lose their share of the gradient.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        action_dim = get_action_dim(self.action_space)
+        self.log_std = nn.Parameter(th.zeros(action_dim))
+        self.action_dist = ClippedGaussian(action_dim)
+
+    def get_action_dist_params(self, obs: PyTorchObs) -> tuple[th.Tensor, th.Tensor, dict[str, th.Tensor]]:
+        mean = self.mu(self.latent_pi(self.extract_features(obs, self.features_extractor)))
+        return mean, self.log_std.clamp(-5, 2).expand_as(mean), {}
+
+    def draw(self, obs: PyTorchObs, noise: th.Tensor) -> Draw:
+        mean, log_std, _ = self.get_action_dist_params(obs)
+        return Draw((th.tanh(mean) + log_std.exp() * noise).clamp(-1, 1), self._gaussian_log_density(noise, log_std))
+
+    def log_prob(self, obs: PyTorchObs, actions: th.Tensor) -> th.Tensor:
+        mean, log_std, _ = self.get_action_dist_params(obs)
+        return self._gaussian_log_density((actions - th.tanh(mean)) * th.exp(-log_std), log_std)
 
 
 def batched(networks: Sequence[nn.Module], x: th.Tensor) -> th.Tensor:
@@ -278,6 +321,8 @@ class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
     :param n_critics: number of critics, default 1 as in the reference; V uses their minimum
     :param network_style: ``"reference"`` (default) or ``"sb3"``, see :class:`SquashedGaussianActor`
     :param q_range: bounds of the Q-class, see :class:`ContinuousSoftQ`; default None
+    :param actor_distribution: ``"squashed"`` (default), see :class:`SquashedGaussianActor`, or ``"clipped"``, see
+        :class:`ClippedGaussianActor`
     """
 
     actor: SquashedGaussianActor
@@ -290,20 +335,29 @@ class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
         n_critics: int = 1,
         network_style: str = "reference",
         q_range: tuple[float, float] | None = None,
+        actor_distribution: str = "squashed",
         **kwargs: Any,
     ):
         _check_style(network_style)
+        if actor_distribution not in ACTOR_DISTRIBUTIONS:
+            raise ValueError(
+                f"actor_distribution is {actor_distribution!r} but must be one of {ACTOR_DISTRIBUTIONS}: set it in "
+                "policy_kwargs."
+            )
+        self.actor_distribution = actor_distribution
         self._style = {"network_style": network_style}
         self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
         optimizer_kwargs = fused(kwargs.get("optimizer_class", th.optim.Adam), kwargs.pop("optimizer_kwargs", None))
         super().__init__(*args, **{"n_critics": n_critics, "optimizer_kwargs": optimizer_kwargs, **kwargs})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), **self._critic_style}
+        own = {**self._critic_style, "actor_distribution": self.actor_distribution}
+        return {**super()._get_constructor_parameters(), **own}
 
     def make_actor(self, features_extractor: BaseFeaturesExtractor | None = None) -> SquashedGaussianActor:
         kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
-        return SquashedGaussianActor(**kwargs, **self._style).to(self.device)
+        actor_class = ClippedGaussianActor if self.actor_distribution == "clipped" else SquashedGaussianActor
+        return actor_class(**kwargs, **self._style).to(self.device)
 
     def make_critic(self, features_extractor: BaseFeaturesExtractor | None = None) -> ContinuousSoftQ:
         kwargs = self._update_features_extractor(self.critic_kwargs, features_extractor)

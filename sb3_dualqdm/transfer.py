@@ -63,7 +63,17 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
         sac.replay_buffer = replay_buffer
 
     actor = model.actor.state_dict()
-    if model.actor.network_style != "sb3":
+    if model.policy.actor_distribution == "clipped":
+        # one deviation for all states: the head that gives it
+        log_std = actor.pop("log_std")
+        actor["log_std.weight"] = log_std.new_zeros(len(log_std), actor["mu.weight"].shape[1])
+        actor["log_std.bias"] = log_std
+        warnings.warn(
+            "The mean of the policy is exact but its spread differs in SAC, which adds noise before tanh: train with "
+            'policy_kwargs={"actor_distribution": "squashed", "network_style": "sb3"} to move a policy exactly.',
+            stacklevel=2,
+        )
+    elif model.actor.network_style != "sb3":
         # -5 + 3.5 (tanh(x) + 1) around x = 0
         actor["log_std.weight"] = 3.5 * actor["log_std.weight"]
         actor["log_std.bias"] = 3.5 * actor["log_std.bias"] - 1.5

@@ -693,6 +693,26 @@ def test_recoil_clones_good_rows_more(demos):
     assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
 
 
+def test_recoil_clones_the_weighted_mean_action(demos):
+    """Of action -1 with weight 1 and action 1 with weight 3 the mean is 0.5, where the weighted likelihood is greatest."""
+    model = build("recoil", demos)
+    with th.no_grad():
+        model.actor.mu.weight.zero_()
+        model.actor.mu.bias.fill_(np.arctanh(0.5))
+    log_prob = model.policy.log_prob(th.zeros(2, 3), th.tensor([[-1.0], [1.0]]))
+    (gradient,) = th.autograd.grad(log_prob[0] + 3 * log_prob[1], model.actor.mu.bias)
+    assert gradient.item() == pytest.approx(0, abs=1e-5)
+    assert model.predict(np.zeros(3), deterministic=True)[0].item() == pytest.approx(2 * 0.5, abs=1e-6)
+
+
+def test_recoil_has_one_deviation_for_all_states(demos):
+    model = build("recoil", demos, offline=True).learn(20)
+    log_std = model.actor.get_action_dist_params(th.randn(5, 3))[1]
+    assert log_std.min() == log_std.max() != 0
+    squashed = build("recoil", demos, policy_kwargs={"net_arch": [16], "actor_distribution": "squashed"})
+    assert squashed.actor.get_action_dist_params(th.randn(5, 3))[1].std() > 0
+
+
 # --- RIZE -------------------------------------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,25 @@ def test_draws_carry_the_right_density(style):
     th.testing.assert_close(actor.log_prob(obs, inside).double(), expected, rtol=1e-3, atol=1e-2)
 
 
+def test_clipped_actor_by_hand():
+    """Mean 0.5 and deviation 0.25; the action 1 is two deviations away."""
+    policy = make(actor_distribution="clipped")
+    with th.no_grad():
+        policy.actor.mu.weight.zero_()
+        policy.actor.mu.bias.fill_(math.atanh(0.5))
+        policy.actor.log_std.fill_(math.log(0.25))
+    obs = th.randn(3, 3)
+    one = -0.5 * 2**2 - math.log(0.25) - 0.5 * math.log(2 * math.pi)
+    th.testing.assert_close(policy.log_prob(obs, th.ones(3, 2)), th.full((3,), 2 * one))
+    noise = th.tensor([-1.0, 1.0, 3.0]).view(1, 3, 1).expand(1, 3, 2)
+    actions, log_prob = policy.draw(obs, noise)
+    th.testing.assert_close(actions, th.tensor([0.25, 0.75, 1.0]).view(1, 3, 1).expand(1, 3, 2))
+    th.testing.assert_close(log_prob[0, 2], th.tensor(2 * (one + 2 - 0.5 * 3**2)))
+    th.testing.assert_close(policy.actor(obs, deterministic=True), th.full((3, 2), 0.5))
+    samples = policy.actor(obs.expand(500, 3, 3).reshape(-1, 3))
+    assert samples.max() == 1 and samples.mean().item() == pytest.approx(0.5, abs=0.05)
+
+
 @given(st.floats(-300, 300))
 @settings(max_examples=50, deadline=None)
 def test_tanh_log_determinant_is_finite_and_exact(u):

@@ -8,7 +8,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_dualqdm import DualQDM, to_sac
+from sb3_dualqdm import DualQDM, ReCOIL, to_sac
 
 pytestmark = pytest.mark.both
 
@@ -59,6 +59,17 @@ def test_default_style_moves_its_mean_and_says_so(demos):
     x = (log_stds[1] + 1.5) / 3.5
     th.testing.assert_close(log_stds[0], -5 + 3.5 * (th.tanh(x) + 1))
     assert (log_stds[0] - log_stds[1]).abs().max() > 1e-4
+
+
+def test_one_deviation_for_all_states_moves_as_such(demos):
+    options = {**SMALL, "policy_kwargs": {"net_arch": [16]}, "seed": 0}
+    model = ReCOIL("MlpPolicy", "Pendulum-v1", demonstrations=demos, **options).learn(40)
+    with pytest.warns(UserWarning, match="adds noise before tanh"):
+        sac = to_sac(model)
+    obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    np.testing.assert_allclose(*(learner.predict(obs, deterministic=True)[0] for learner in (model, sac)), atol=1e-6)
+    spread = sac.actor.get_action_dist_params(th.as_tensor(obs))[1]
+    th.testing.assert_close(spread, model.actor.log_std.detach().expand(50, 1))
 
 
 def test_temperature_and_experience_move_along(demos):

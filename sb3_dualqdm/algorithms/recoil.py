@@ -20,8 +20,8 @@ class ReCOIL(ImitationAlgorithm):
 
     Published as an offline method (``offline=True``, with suboptimal data as ``extra_transitions``). Learning online, with the
     replay buffer as suboptimal data and one update for each environment step, is this package's own adaptation. The mixture
-    of suboptimal and expert data is one of weights (``expert_fraction``) instead of a data set; the actor is the squashed
-    Gaussian of the other methods, where the authors' has a state-independent deviation and no squashing.
+    of suboptimal and expert data is one of weights (``expert_fraction``) instead of a data set. The actor is the authors'
+    :class:`~sb3_dualqdm.policies.ClippedGaussianActor` unless ``policy_kwargs`` says ``actor_distribution="squashed"``.
 
     :param args: see :class:`ImitationAlgorithm`; ``value_mode``, ``objective``, ``ent_coef`` and ``terminal_value`` are unused
         (a terminated transition leads to the smallest value, as in the authors' code)
@@ -74,7 +74,7 @@ class ReCOIL(ImitationAlgorithm):
             raise ValueError("gamma is 1 but the largest value of ReCOIL is 1 / (c (1 - gamma)): use gamma < 1.")
 
     def _policy_arguments(self) -> dict[str, Any]:
-        return {"n_critics": 2, **super()._policy_arguments()}
+        return {"n_critics": 2, "actor_distribution": "clipped", **super()._policy_arguments()}
 
     def _make_networks(self) -> dict[str, th.nn.Module]:
         v = StateNetwork(self.policy, self.policy.critic_kwargs["net_arch"], gain=math.sqrt(2))
