@@ -51,6 +51,7 @@ COMPARISONS = {
         runs={
             **{algo: Run(algo) for algo in ONLINE},
             **{f"{algo}_offline": Run(algo, ("--n-demonstrations", "5"), {"offline": True}) for algo in OFFLINE},
+            "bc_one": Run("bc", options={"offline": True}),
             **{f"{algo}_random": Run(algo, ("--random-episodes", "50"), {"offline": True}) for algo in WITH_RANDOM},
         },
     ),
@@ -104,6 +105,8 @@ def main() -> None:
             command += ["--demonstrations", comparison.demonstrations, *run.arguments]
             command += ["--steps", steps, "--eval-every", every, "--save-every", every, "--out", out]
             kwargs = {**settings(run.algo, args.env), **run.options}
+            if kwargs.pop("normalize", False):
+                command.append("--normalize")
             command += ["--set", *(f"{key}={value!r}" for key, value in kwargs.items())]
             print(name, seed, flush=True)
             subprocess.run([*map(str, command)], check=False)
