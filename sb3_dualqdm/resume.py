@@ -69,7 +69,6 @@ class RunState:
         self.global_states = _global_states()
         self.sampling = model._rng.bit_generator.state
         self.action_space = model.action_space.np_random.bit_generator.state
-        self.first_unread_update = model._first_unread_update
         means = vars(model._statistics)
         self.statistics = {k: v.cpu() if isinstance(v, th.Tensor) else v for k, v in means.items()}
         venv = model.get_vec_normalize_env()
@@ -95,7 +94,6 @@ class RunState:
         vars(model._statistics).update(
             {k: v.to(device) if isinstance(v, th.Tensor) else v for k, v in self.statistics.items()}
         )
-        model._first_unread_update = self.first_unread_update
         model._rng.bit_generator.state = self.sampling
         model.action_space.np_random.bit_generator.state = self.action_space
         _set_global_states(self.global_states)
@@ -208,7 +206,7 @@ def continue_from(model: Any, path: Any) -> None:
     loaded = load_checkpoint(type(model), path, model.env, device=model.device, seed=model.seed)
     kept = (
         *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
-        *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warned", "verbose"),
+        *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),
     )
     vars(model).update({name: value for name, value in vars(loaded).items() if name not in kept})
     state, model._resumed = model._resumed, None

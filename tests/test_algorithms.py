@@ -569,7 +569,7 @@ def test_bc_warmup_raises_the_likelihood(env_id, demos):
         model.learn(1)
         rows = model.demo_buffer.stored.take(np.arange(100))
         with th.no_grad():
-            log_prob = model.policy.log_prob(model._obs_tensor(rows.obs), model._action_tensor(rows.actions))
+            log_prob = model.policy.log_prob(model._inputs.obs(rows.obs), model._inputs.actions(rows.actions))
             likelihoods.append(log_prob.mean().item())
     assert likelihoods[1] > likelihoods[0] + 0.1
 

@@ -416,7 +416,7 @@ def test_one_hot_inputs_of_discrete_actions(demos):
 def test_dac_learns_from_replay_rows_with_rewards_of_the_discriminator(demos):
     model = build("dac", demos).learn(10)
     batch = model._sample_batch(8)
-    part = model._replay_part(batch, 8)
+    part = batch.replay_part(8)
     assert th.equal(part.obs, batch.obs[:8]) and th.equal(part.noise.next_obs, batch.noise.next_obs[:, :8])
     assert part.weights.actor[:8].tolist() == pytest.approx([1 / 8] * 8) and len(part.weights.actor) == 16
     assert (part.weights.expert == 0).all()
@@ -592,7 +592,7 @@ def test_hype_lowers_the_cost_of_demonstrations_and_rewards_its_negative():
         wide = model._sample_batches(1, 8)
         wide = wide._replace(obs=th.zeros_like(wide.obs), actions=th.where(wide.weights.expert[:, :8, None] > 0, 1.0, -1.0))
         model.cost_batch_size = n
-        model._cost_step(model._first_batch(wide))
+        model._cost_step(wide.at(0))
     after = (cost(obs, far) - cost(obs, -far)).item()
     assert after > before + 0.01  # the learner's action costs more, the expert's less
 

@@ -16,6 +16,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, collect_demonstrations
+from sb3_dualqdm.algorithms.environments import time_limit
+from sb3_dualqdm.algorithms.weights import row_weights
 from sb3_dualqdm.buffers import DemonstrationBuffer, RawRows
 
 pytestmark = pytest.mark.both
@@ -110,13 +112,12 @@ def test_absorbing_value_of_the_paper_objective_carries_gradient(counting):
     assert rows.y_target[-1].item() == pytest.approx(0.99 * 3.0, rel=1e-4)
 
 
-def test_paper_objective_telescopes_through_a_termination(counting):
+def test_paper_objective_telescopes_through_a_termination():
     """sum_t gamma^t (V(s_t) - gamma V(s_t+1)) = V(s_1) when the absorbing state is occupied for ever after step T."""
     horizon, gamma, c = 20, 0.9, 5.0
-    model = model_on_counting(counting, objective="paper", gamma=gamma)
     step = np.tile(np.arange(horizon), 2)
     rows = RawRows(None, None, None, th.as_tensor(step == horizon - 1)[None], th.as_tensor(step)[None])
-    weight = model._row_weights(rows, horizon).value[0].double().numpy()
+    weight = row_weights(rows, horizon, th.device("cpu"), gamma, "paper", "absorbing").value[0].double().numpy()
     v = np.sin(np.arange(horizon)) + 2
     next_v = np.append(v[1:], c)
     difference = np.tile(v - gamma * next_v, 2)
@@ -126,10 +127,9 @@ def test_paper_objective_telescopes_through_a_termination(counting):
     assert weight.sum() == pytest.approx(1)
 
 
-def test_paper_weights_of_very_late_steps_are_finite(counting):
-    model = model_on_counting(counting, objective="paper", gamma=0.5)
-    step = th.full((16,), 1_000_000)
-    weights = model._row_weights(RawRows(None, None, None, th.zeros(1, 16, dtype=th.bool), step[None]), 8)
+def test_paper_weights_of_very_late_steps_are_finite():
+    rows = RawRows(None, None, None, th.zeros(1, 16, dtype=th.bool), th.full((1, 16), 1_000_000))
+    weights = row_weights(rows, 8, th.device("cpu"), 0.5, "paper", "absorbing")
     assert all(th.isfinite(weight).all() for weight in weights)
 
 
@@ -299,9 +299,9 @@ def test_time_limit_is_found_without_pickling_the_spec(vec_env_cls, wrapper):
     full = collect_demonstrations(lambda obs: 1, make(), 1)
     venv = vec_env_cls([make, make])
     model = DualQDM("MlpPolicy", venv, demonstrations=full, **SMALL)
-    assert model._time_limit() == 10
+    assert time_limit(model.env) == 10
     venv.close()
-    assert DualQDM("MlpPolicy", CountingEnv(), **SMALL)._time_limit() is None
+    assert time_limit(DualQDM("MlpPolicy", CountingEnv(), **SMALL).env) is None
 
 
 class Unpicklable(CountingEnv):

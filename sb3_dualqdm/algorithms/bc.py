@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +10,9 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
-from sb3_dualqdm.acceleration import tree_map
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
+from sb3_dualqdm.algorithms.arguments import check_count
+from sb3_dualqdm.algorithms.base import ImitationAlgorithm
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
 
 LOSSES = ("nll", "mse")
@@ -61,8 +61,8 @@ class BC(ImitationAlgorithm):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is {self.validation_fraction} but must be in [0, 1).")
-        self._check_count("validation_interval")
-        self._check_count("early_stopping_patience")
+        check_count("validation_interval", self.validation_interval)
+        check_count("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:
             raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
         if self.ent_coef == 0 and isinstance(self.action_space, spaces.Discrete):
@@ -102,7 +102,7 @@ class BC(ImitationAlgorithm):
         self.policy.set_training_mode(False)
         with th.no_grad():
             rows = self._require_demonstrations().stored.take(self._held_out[np.newaxis])
-            loss = self._bc_loss(tree_map(itemgetter(0), self._to_batches(rows, 0))).item()
+            loss = self._bc_loss(self._to_batches(rows, 0).at(0)).item()
         self.policy.set_training_mode(True)
         self.logger.record("train/validation_loss", loss)
         improved = loss < self._best_validation_loss

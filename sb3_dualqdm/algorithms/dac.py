@@ -9,15 +9,18 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.base import own_defaults
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 REWARDS = ("airl", "gail", "fairl")
 
 
-class DAC(ImitationAlgorithm):
+class DAC(SoftActorCritic):
     """
     Discriminator-actor-critic on SAC (Kostrikov et al., 2019, as the Dual Q-DM paper's baseline runs it).
 
@@ -40,7 +43,7 @@ class DAC(ImitationAlgorithm):
     offline_support = "none"
     entropy_factor = 0.5
     n_uniform = 1
-    search_space = ImitationAlgorithm.search_space | GRADIENT_PENALTY | {"discriminator_learning_rate": Range(1e-5, 1e-3)}
+    search_space = SoftActorCritic.search_space | GRADIENT_PENALTY | {"discriminator_learning_rate": Range(1e-5, 1e-3)}
     divergence_advice = "raise gradient_penalty or lower learning_rate"
 
     def __init__(
@@ -65,8 +68,7 @@ class DAC(ImitationAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if self.reward not in REWARDS:
-            raise ValueError(f"reward is {self.reward!r} but must be one of {REWARDS}.")
+        check_choice("reward", self.reward, REWARDS)
         for name in ("gradient_penalty", "discriminator_weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)} but a weight of at least 0 is needed.")
@@ -90,7 +92,7 @@ class DAC(ImitationAlgorithm):
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
         statistics = self._discriminator_step(batch)
         n_replay = self._n_replay(batch)
-        replay = self._replay_part(batch, n_replay)
+        replay = batch.replay_part(n_replay)
         with th.no_grad():
             rewards = objectives.discriminator_reward(self._logits(replay), self.reward)
         statistics["learned_reward"] = rewards[:n_replay].mean()

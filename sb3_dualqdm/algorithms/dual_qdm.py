@@ -10,12 +10,12 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.search import VALUE_MODE, Range
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 
-class DualQDM(ImitationAlgorithm):
+class DualQDM(SoftActorCritic):
     """
     Dual Q-DM (paper, eq. q-dm and its practical form, Algorithms 1 and 2).
 
@@ -30,7 +30,7 @@ class DualQDM(ImitationAlgorithm):
     """
 
     search_space = (
-        ImitationAlgorithm.search_space | VALUE_MODE | {"bellman_bound": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
+        SoftActorCritic.search_space | VALUE_MODE | {"bellman_bound": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
     )
     divergence_advice = "raise bellman_penalty or lower learning_rate"
 

@@ -10,8 +10,11 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import set_learning_rate
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.arguments import check_count
+from sb3_dualqdm.algorithms.base import own_defaults
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.buffers import concatenate
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import Rows, RowWeights
@@ -20,7 +23,7 @@ from sb3_dualqdm.optimizers import OptimisticAdam
 COST_FIELDS = ("cost_interval", "cost_window", "cost_batch_size")
 
 
-class HyPE(ImitationAlgorithm):
+class HyPE(SoftActorCritic):
     """
     HyPE (Ren et al., 2024): SAC on a mixture of replay and demonstrations, under a cost f that is rarely updated.
 
@@ -46,7 +49,7 @@ class HyPE(ImitationAlgorithm):
     offline_support = "none"
     n_uniform = 1
     search_space = (
-        ImitationAlgorithm.search_space
+        SoftActorCritic.search_space
         | GRADIENT_PENALTY
         | {"cost_interval": Range(500, 10_000), "expert_fraction": Range(0.05, 0.5, log=False)}
     )
@@ -81,7 +84,7 @@ class HyPE(ImitationAlgorithm):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         for name in COST_FIELDS:
-            self._check_count(name)
+            check_count(name, getattr(self, name))
         for name in ("gradient_penalty", "gradient_penalty_centre"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)} but a number of at least 0 is needed.")
@@ -136,8 +139,7 @@ class HyPE(ImitationAlgorithm):
         learner = self.replay_buffer.rows(shape, self._rng, n_newest=self.cost_window)
         expert = self._require_demonstrations().rows(shape, self._rng)
         rows = concatenate(learner, expert, self._storage_device(self.device))
-        batch = self._to_batches(rows, self.cost_batch_size)
-        self._cost_step(self._first_batch(batch))
+        self._cost_step(self._to_batches(rows, self.cost_batch_size).at(0))
         self._n_cost_updates += 1
 
     def _cost_step(self, batch: Batch) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
+from sb3_dualqdm.algorithms.arguments import check_choice
 from sb3_dualqdm.algorithms.reg_iq_learn import REGULARIZATION
 from sb3_dualqdm.algorithms.search import VALUE_MODE
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import DIVERGENCES, Rows, RowWeights
 
 
-class IQLearn(ImitationAlgorithm):
+class IQLearn(SoftActorCritic):
     """
     IQ-Learn (paper, eq. iq_learn and iq_learn_infinite), which provably reduces to behavioural cloning.
 
@@ -29,7 +30,7 @@ class IQLearn(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | VALUE_MODE
+    search_space = SoftActorCritic.search_space | VALUE_MODE
     divergence_advice = "use RegIQLearn (the square on expert and replay rows) or lower learning_rate"
 
     def __init__(
@@ -47,8 +48,7 @@ class IQLearn(ImitationAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if self.divergence not in DIVERGENCES:
-            raise ValueError(f"divergence is {self.divergence!r} but must be one of {DIVERGENCES}.")
+        check_choice("divergence", self.divergence, DIVERGENCES)
         q_range = self.q_range
         if q_range not in ("auto", None) and not q_range[0] < q_range[1]:  # type: ignore[operator, index]
             raise ValueError(f"q_range is {self.q_range} but (lo, hi) with lo < hi is needed, or None.")

@@ -10,8 +10,10 @@ from gymnasium import spaces
 from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm
+from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.networks import StateActionNetwork
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
 from sb3_dualqdm.policies import Draw
@@ -36,7 +38,7 @@ class EntropyNetwork(StateActionNetwork):
         self.register_buffer("largest_entropy", th.zeros(()))
 
 
-class LSIQ(ImitationAlgorithm):
+class LSIQ(SoftActorCritic):
     """
     LS-IQ (Al-Hafez et al., 2023), as its authors' launchers run it: fixed targets ``1 / (c (1 - gamma))`` on expert rows,
     least squares towards the reward ``-1 / c`` under the policy, and target values clipped to what these rewards allow.
@@ -60,7 +62,7 @@ class LSIQ(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | REGULARIZATION_WEIGHT
+    search_space = SoftActorCritic.search_space | REGULARIZATION_WEIGHT
 
     def __init__(
         self,
@@ -95,8 +97,7 @@ class LSIQ(ImitationAlgorithm):
             "expert_entropy": EXPERT_ENTROPIES,
             "charged_state": CHARGED_STATES,
         }.items():
-            if getattr(self, name) not in options:
-                raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
+            check_choice(name, getattr(self, name), options)
         if not 0 < self.regularization < math.inf:
             raise ValueError(f"regularization is {self.regularization} but a positive number is needed.")
         if self.gamma == 1:

@@ -7,15 +7,15 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 # Weight of the square: 1 / (4 * 0.5) in IQ-Learn's code, 1/4 in the paper.
 REGULARIZATION = {"reference": 0.5, "paper": 0.25}
 
 
-class RegIQLearn(ImitationAlgorithm):
+class RegIQLearn(SoftActorCritic):
     """
     Reg IQ-Learn (paper, app. comparison): IQ-Learn plus ``c E[r_Q^2]`` over expert and replay rows (paper: replay rows).
 
@@ -24,7 +24,7 @@ class RegIQLearn(ImitationAlgorithm):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
-    search_space = ImitationAlgorithm.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
+    search_space = SoftActorCritic.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(self, *args: Any, regularization: float | None = None, **kwargs: Any):

@@ -11,8 +11,11 @@ from stable_baselines3.common.policies import BasePolicy
 from torch import nn
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.base import own_defaults
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights, sampled_soft_value
 from sb3_dualqdm.policies import CnnPolicy, ContinuousSoftQ, Draw, MultiInputPolicy, SoftActorCriticPolicy
 
@@ -140,7 +143,7 @@ class Level(nn.Module):
         self.value = nn.Parameter(th.tensor(float(start)))
 
 
-class RIZE(ImitationAlgorithm):
+class RIZE(SoftActorCritic):
     """
     RIZE (Karimi and Ebadzadeh, 2025): implicit rewards drawn to levels that follow them, quantile critics averaged before the
     loss, a target policy.
@@ -167,7 +170,7 @@ class RIZE(ImitationAlgorithm):
     supports_discrete = False
     offline_support = "extra_transitions"
     policy_rows = "replay"
-    search_space = ImitationAlgorithm.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
+    search_space = SoftActorCritic.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(
@@ -192,9 +195,8 @@ class RIZE(ImitationAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        for name, options in {"value_mode": VALUE_MODES, "target_init": TARGET_INITS}.items():
-            if getattr(self, name) not in options:
-                raise ValueError(f"{name} is {getattr(self, name)!r} but must be one of {options}.")
+        check_choice("value_mode", self.value_mode, VALUE_MODES)
+        check_choice("target_init", self.target_init, TARGET_INITS)
         if not 0 <= self.regularization < math.inf:
             raise ValueError(f"regularization is {self.regularization} but a weight of at least 0 is needed.")
         if not issubclass(self.policy_class, QuantilePolicy):

@@ -8,12 +8,12 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.search import Range
+from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 
-class SQIL(ImitationAlgorithm):
+class SQIL(SoftActorCritic):
     """
     SQIL (Reddy et al., 2020): SAC, or soft Q-learning with Discrete actions, under reward 1 on demonstrations and 0 on replay.
 
@@ -26,7 +26,7 @@ class SQIL(ImitationAlgorithm):
     """
 
     offline_support = "extra_transitions"
-    search_space = ImitationAlgorithm.search_space | {"replay_weight": Range(0.1, 10.0)}
+    search_space = SoftActorCritic.search_space | {"replay_weight": Range(0.1, 10.0)}
     divergence_advice = "lower learning_rate or use policy_kwargs=dict(n_critics=2)"
 
     def __init__(self, *args: Any, replay_weight: float = 1.0, **kwargs: Any):

@@ -8,7 +8,8 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.base import Batch, ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
+from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import DISCOUNT, GRADIENT_PENALTY
 
 

@@ -1,0 +1,98 @@
+"""What the algorithms ask of an environment, and what stands for one where only spaces were given."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage, unwrap_vec_normalize
+
+from sb3_dualqdm.buffers import Obs
+
+
+class UnsupportedSpaceError(ValueError, AssertionError):
+    """A space that no policy here serves; an AssertionError too, which is what SB3 raises for it."""
+
+
+class SpacesOnly(gym.Env):
+    """
+    Spaces without dynamics: it can be reset, so that Stable-Baselines3 finds what it expects, and not stepped.
+
+    :param observation_space: space of the observations
+    :param action_space: space of the actions
+    """
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(0)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: np.ndarray) -> NoReturn:
+        raise RuntimeError("A step was asked for but only spaces were given: pass an environment with set_env().")
+
+
+def is_placeholder(venv: Any) -> bool:
+    """Whether a vectorised environment stands for spaces alone."""
+    envs = getattr(venv.unwrapped, "envs", [])
+    return len(envs) == 1 and isinstance(getattr(envs[0], "unwrapped", None), SpacesOnly)
+
+
+def check_action_space(space: spaces.Space) -> None:
+    """
+    :raises UnsupportedSpaceError: unless it is a bounded Box of positive size or a Discrete space that starts at 0
+    """
+    if not isinstance(space, (spaces.Box, spaces.Discrete)):
+        raise UnsupportedSpaceError(
+            f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
+        )
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        raise UnsupportedSpaceError(
+            f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
+        )
+    if isinstance(space, spaces.Box) and not (space.low < space.high).all():
+        raise UnsupportedSpaceError(
+            f"The action space {space} has an empty range but low < high is needed: drop constant actions."
+        )
+    if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise UnsupportedSpaceError(
+            f"The action space {space} has infinite bounds but finite ones are needed to squash actions: wrap the "
+            "environment with gymnasium.wrappers.RescaleAction or set bounds from percentiles of the recorded actions."
+        )
+
+
+def check_image_order(venv: VecEnv) -> None:
+    """
+    :raises ValueError: when images are transposed after they were normalised
+    """
+    if isinstance(venv, VecTransposeImage) and unwrap_vec_normalize(venv) is not None:
+        raise ValueError(
+            "VecNormalize gives images with channels last but they are stored with channels first: wrap the environment "
+            "as VecNormalize(VecTransposeImage(env), ...)."
+        )
+
+
+def time_limit(venv: VecEnv | None) -> int | None:
+    """The environment's own step limit, if it is known."""
+    if venv is None:
+        return None
+    try:
+        # a spec need not survive the way from a subprocess; text and numbers do
+        if "TimeLimit<" not in venv.env_method("__str__", indices=[0])[0]:  # rl_zoo3 has a PatchedTimeLimit
+            return None
+        return venv.env_method("get_wrapper_attr", "_max_episode_steps", indices=[0])[0]
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def show(venv: VecNormalize, obs: Obs) -> None:
+    """Let VecNormalize see raw observations, as if its environments had returned them."""
+    if isinstance(obs, dict):
+        for key in venv.norm_obs_keys or ():
+            venv.obs_rms[key].update(obs[key])
+    else:
+        venv.obs_rms.update(obs)
