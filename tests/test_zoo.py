@@ -1,5 +1,6 @@
 """rl_zoo3's own commands, run as a user types them, each in a new interpreter."""
 
+import ast
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ pytest.importorskip("rl_zoo3")
 import rl_zoo3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import DualQDM, load_demonstrations
 from sb3_dualqdm.callbacks import ResumableCheckpoint
@@ -432,6 +433,8 @@ def test_every_entry_constructs_its_model(algo):
             env = gym.make(env_id)
         except (gym.error.Error, ImportError, AttributeError, ValueError):
             continue  # another version of gymnasium or mujoco, or no Box2D
+        if "normalize" in entry:
+            env = VecNormalize(DummyVecEnv([lambda env=env: env]), **ast.literal_eval(entry.pop("normalize")))
         model = rl_zoo3.ALGOS[algo](env=env, **entry)
         assert model.demonstrations == (f"builtin:{env_id}" if env_id in builtin and "demonstrations" in entry else None)
         env.close()
