@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
-from sb3_dualqdm.algorithms.arguments import check_count
+from sb3_dualqdm.algorithms.arguments import check_choice, check_count
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
@@ -55,8 +55,7 @@ class BC(ImitationAlgorithm):
         super()._check_arguments()
         if not self.offline:
             raise ValueError("offline=False was given but BC makes no environment step: leave it out.")
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss is {self.loss!r} but must be one of {LOSSES}.")
+        check_choice("loss", self.loss, LOSSES)
         if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
         if not 0 <= self.validation_fraction < 1:
