@@ -51,6 +51,8 @@ COMPARISONS = {
         runs={
             **{algo: Run(algo) for algo in ONLINE},
             **{f"{algo}_offline": Run(algo, ("--n-demonstrations", "5"), {"offline": True}) for algo in OFFLINE},
+            # As the paper's offline runs; with value_mode="value", offline, IQ-Learn's objective is Reg IQ-Learn's
+            "iq_learn_offline": Run("iq_learn", ("--n-demonstrations", "5"), {"offline": True, "value_mode": "initial"}),
             "bc_one": Run("bc", options={"offline": True}),
             **{f"{algo}_random": Run(algo, ("--random-episodes", "50"), {"offline": True}) for algo in WITH_RANDOM},
         },
