@@ -40,8 +40,8 @@ class Comparison(NamedTuple):
 ONLINE = [algo for algo in ALGOS if algo != "bc"]
 # From five demonstrations alone
 OFFLINE = ["bc", "dual_qdm", "reg_iq_learn", "iq_learn", "ls_iq", "value_dice", "recoil"]
-# From one demonstration and 10,000 transitions of random actions, which is how ReCOIL was published
-WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "sqil"]
+# From one demonstration and 10,000 transitions of random actions
+WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "reg_iq_learn", "iq_learn", "sqil"]
 COMPARISONS = {
     "Pendulum-v1": Comparison(
         demonstrations="builtin:Pendulum-v1",
