@@ -76,6 +76,12 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
     """Learning curves of one environment: the mean over seeds, the range between seeds, and the expert."""
     figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
     runs = runs[runs.env == env]
+    lengths = runs.groupby("variant").step.max()
+    if len(lengths) > 10:  # each curve a colour of its own
+        axis.set_prop_cycle(color=plt.get_cmap("tab20").colors)
+    if lengths.max() > 6 * lengths.min():
+        axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     for variant, group in runs.groupby("variant"):
         curve = group.groupby("step")["mean"].agg(["mean", "min", "max"])
         (line,) = axis.plot(curve.index, curve["mean"], marker=".", label=label(variant))
