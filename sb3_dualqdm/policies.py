@@ -309,9 +309,9 @@ class DiscreteSoftQ(_SoftQMixin, BaseModel):
         return self.bounded(batched(self.q_networks, features))
 
 
-def _check_style(network_style: str) -> None:
-    if network_style not in NETWORK_STYLES:
-        raise ValueError(f"network_style is {network_style!r} but must be one of {NETWORK_STYLES}: set it in policy_kwargs.")
+def _check_choice(name: str, value: Any, options: Sequence[str]) -> None:
+    if value not in options:
+        raise ValueError(f"{name} is {value!r} but must be one of {options}: set it in policy_kwargs.")
 
 
 class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
@@ -338,12 +338,8 @@ class SoftActorCriticPolicy(_LoadsAlone, SACPolicy):
         actor_distribution: str = "squashed",
         **kwargs: Any,
     ):
-        _check_style(network_style)
-        if actor_distribution not in ACTOR_DISTRIBUTIONS:
-            raise ValueError(
-                f"actor_distribution is {actor_distribution!r} but must be one of {ACTOR_DISTRIBUTIONS}: set it in "
-                "policy_kwargs."
-            )
+        _check_choice("network_style", network_style, NETWORK_STYLES)
+        _check_choice("actor_distribution", actor_distribution, ACTOR_DISTRIBUTIONS)
         self.actor_distribution = actor_distribution
         self._style = {"network_style": network_style}
         self._critic_style: dict[str, Any] = {"network_style": network_style, "q_range": q_range}
@@ -418,7 +414,7 @@ class SoftQPolicy(_LoadsAlone, BasePolicy):
         network_style: str = "reference",
         q_range: tuple[float, float] | None = None,
     ):
-        _check_style(network_style)
+        _check_choice("network_style", network_style, NETWORK_STYLES)
         super().__init__(
             observation_space,
             action_space,
