@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from sb3_dualqdm.acceleration import ACCELERATIONS
 from sb3_dualqdm.benchmark import runs as running
 from sb3_dualqdm.benchmark.suites import Run, expand, suites
 
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
         if name == "run":
             command.add_argument("-n", type=int, default=1, dest="at_once", help="runs at a time on this machine, default 1")
             command.add_argument("--device", default="auto", help="torch device, default auto")
+            command.add_argument(
+                "--acceleration", choices=ACCELERATIONS, help="how updates run, default: as the hyperparameters say"
+            )
             command.add_argument("--backend", choices=("local", "ray"), default="local")
             command.add_argument("--ray-address", help="address of a Ray cluster, default: a new one on this machine")
             command.add_argument("--dry-run", action="store_true", help="print the runs and what they cost")
@@ -81,7 +85,7 @@ def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
             possible,
             folder,
             args.at_once,
-            args.device,
+            running.Execution(args.device, args.acceleration),
             args.backend,
             args.ray_address,
             progress=bar.update,

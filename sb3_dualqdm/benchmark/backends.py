@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sb3_dualqdm.benchmark.suites import Run
+
+if TYPE_CHECKING:
+    from sb3_dualqdm.benchmark.runs import Execution
 
 POLL_SECONDS = 2.0
 # How often Ray starts a run again whose worker or node was lost.
@@ -19,7 +22,7 @@ Task = Callable[..., "dict[str, Any]"]
 
 
 def locally(
-    runs: list[Run], folder: Path, at_once: int, device: str, task: Task, progress: Callable[[float], Any]
+    runs: list[Run], folder: Path, at_once: int, execution: Execution, task: Task, progress: Callable[[float], Any]
 ) -> Iterator[Outcome]:
     """
     Execute runs on this machine; a thread waits for each process.
@@ -27,7 +30,7 @@ def locally(
     :param runs: the runs.
     :param folder: the records of unfinished runs are kept here while they run.
     :param at_once: runs at a time.
-    :param device: torch device.
+    :param execution: device and acceleration.
     :param task: what executes a run.
     :param progress: told of the steps done since it was last told.
     :return: run and record, or what went wrong, as they finish.
@@ -41,7 +44,9 @@ def locally(
 
     pool = ThreadPoolExecutor(at_once)
     try:
-        pending: dict[Future[dict[str, Any]], Run] = {pool.submit(task, run, device, records[run.name]): run for run in runs}
+        pending: dict[Future[dict[str, Any]], Run] = {}
+        for run in runs:
+            pending[pool.submit(task, run, execution, records[run.name])] = run
         while pending:
             done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             for future in done:
@@ -58,12 +63,12 @@ def locally(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def on_ray(runs: list[Run], device: str, address: str | None, task: Task) -> Iterator[Outcome]:
+def on_ray(runs: list[Run], execution: Execution, address: str | None, task: Task) -> Iterator[Outcome]:
     """
-    Execute runs on a Ray cluster, one processor each (and one GPU where ``device`` asks for one).
+    Execute runs on a Ray cluster, one processor each (and one GPU where the device is one).
 
     :param runs: the runs.
-    :param device: torch device.
+    :param execution: device and acceleration.
     :param address: address of the cluster, None: the one this process is connected to, else a new local one.
     :param task: what executes a run.
     :return: run and record, or what went wrong, as they finish. Records come back through Ray, so that nodes need no common
@@ -76,8 +81,9 @@ def on_ray(runs: list[Run], device: str, address: str | None, task: Task) -> Ite
         raise ImportError('the backend is "ray", which is not installed: pip install "sb3-dualqdm[ray]".') from None
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
-    remote: Any = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=MAX_RETRIES)(task)
-    pending = {remote.remote(run, device): run for run in runs}
+    n_gpus = int(execution.device.startswith("cuda"))
+    remote: Any = ray.remote(num_cpus=1, num_gpus=n_gpus, max_retries=MAX_RETRIES)(task)
+    pending = {remote.remote(run, execution): run for run in runs}
     while pending:
         (reference,), _ = ray.wait(list(pending), num_returns=1)
         run = pending.pop(reference)

@@ -22,8 +22,19 @@ DEFAULT_STEPS_PER_SECOND = 100.0
 LOG_TAIL = 3_000
 # Checkpoints of a run, from which it goes on after an interruption
 CHECKPOINTS = 20
-# Entries of a hyperparameter file that wrap the environment
-WRAPPERS = {"env_wrapper", "vec_env_wrapper", "frame_stack", "normalize"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """
+    How runs are executed, which their results do not depend on beyond rounding.
+
+    :param device: torch device, default ``"auto"``
+    :param acceleration: how updates of this package's methods run, default None: as their hyperparameters say
+    """
+
+    device: str = "auto"
+    acceleration: str | None = None
 
 
 class RunFailed(RuntimeError):
@@ -39,55 +50,48 @@ def as_dict(run: Run) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(run)))
 
 
-def can_resume(run: Run) -> bool:
-    """
-    Whether a run has checkpoints: those of this package's methods do, in tasks that rl_zoo3 does not wrap.
-
-    :param run: the run.
-    """
-    return run.method in ALGOS and not WRAPPERS & set(entry(run.method, run.task))
-
-
-def save_freq(run: Run) -> int:
-    """
-    Steps between checkpoints.
-
-    :param run: the run.
-    """
-    return max(1, run.steps // CHECKPOINTS)
-
-
-def command(run: Run, request: Path, logs: Path, checkpoint: Path, device: str = "auto") -> list[str]:
+def command(run: Run, request: Path, logs: Path, checkpoint: Path, execution: Execution = Execution()) -> list[str]:
     """
     The command of a run.
 
     :param run: the run.
     :param request: file that its callback reads.
     :param logs: folder of rl_zoo3's own files.
-    :param checkpoint: file that the run goes on from, if it is there.
-    :param device: torch device.
+    :param checkpoint: file that a run of this package's methods goes on from, if it is there.
+    :param execution: device and acceleration.
     :return: arguments after the interpreter.
     """
     if run.method == "gail":
-        return ["-m", "sb3_dualqdm.benchmark.gail", str(request), "--device", device]
-    if checkpoint.exists():
-        return ["-m", "sb3_dualqdm.benchmark.resume", str(request), "--device", device]
+        return ["-m", "sb3_dualqdm.benchmark.gail", str(request), "--device", execution.device]
     callbacks: list[dict[str, dict[str, Any]]] = []
-    callbacks.append({"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(request)}})
-    if can_resume(run):
-        callbacks.append({"sb3_dualqdm.callbacks.ResumableCheckpoint": {"path": str(checkpoint), "save_freq": save_freq(run)}})
     params = {**run.params, "callback": callbacks}
+    if path := _demonstrations_path(run):
+        params["demonstrations"] = str(path.resolve())
+    if run.method in ALGOS:
+        options = {"path": str(checkpoint), "save_freq": max(1, run.steps // CHECKPOINTS), "resume": True}
+        callbacks.append({"sb3_dualqdm.callbacks.ResumableCheckpoint": options})
+        if execution.acceleration is not None:
+            params["acceleration"] = execution.acceleration
+    # after the checkpoint, which sets the step that a resumed run begins at
+    callbacks.append({"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(request)}})
     arguments = ["--algo", run.method, "--env", run.task, "--seed", str(run.seed), "-n", str(run.steps), "-f", str(logs)]
-    arguments += ["--eval-freq", "-1", "--log-interval", "1000", "--verbose", "0", "--num-threads", "1", "--device", device]
+    arguments += ["--eval-freq", "-1", "--log-interval", "1000", "--verbose", "0", "--num-threads", "1"]
+    arguments += ["--device", execution.device]
     return ["-m", "sb3_dualqdm.zoo", "train", *arguments, "-params", *(f"{key}:{value!r}" for key, value in params.items())]
 
 
-def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[str, Any]:
+def _demonstrations_path(run: Run) -> Path | None:
+    """Where the demonstrations of a run are that are not named by its hyperparameter file."""
+    path = Path(run.params.get("demonstrations", ""))
+    return path if path.name and path.exists() else None
+
+
+def execute(run: Run, execution: Execution = Execution(), record: Path | None = None) -> dict[str, Any]:
     """
     Train in a process of its own, with one thread.
 
     :param run: the run.
-    :param device: torch device.
+    :param execution: device and acceleration.
     :param record: file that is rewritten after each evaluation, with a checkpoint beside it, from which an interrupted run
         goes on; default: a temporary one.
     :return: what is kept of the run.
@@ -102,13 +106,13 @@ def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[
             checkpoint.unlink(missing_ok=True)
             record.unlink(missing_ok=True)
         request = folder / "request.json"
-        content = {"run": as_dict(run), "record": str(record), "checkpoint": str(checkpoint), "save_freq": save_freq(run)}
-        request.write_text(json.dumps(content))
-        arguments = command(run, request, folder / "logs", checkpoint, device)
+        request.write_text(json.dumps({"run": as_dict(run), "record": str(record)}))
+        arguments = command(run, request, folder / "logs", checkpoint, execution)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         process = subprocess.run(
             [sys.executable, *arguments],
-            cwd=folder,  # rl_zoo3 reads no file of the same name as one of ours, and leaves nothing behind
+            # rl_zoo3 reads no file of the same name as one of ours, and leaves nothing behind
+            cwd=None if run.method == "gail" else folder,
             env=environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -120,8 +124,12 @@ def execute(run: Run, device: str = "auto", record: Path | None = None) -> dict[
             raise RunFailed(f"{run.name} ended with status {process.returncode}:\n{process.stdout[-LOG_TAIL:]}")
         record.unlink()
         checkpoint.unlink(missing_ok=True)
-        shown = [argument.replace(str(record.parent), "FOLDER").replace(str(folder), "FOLDER") for argument in arguments]
-        return {"command": ["python", *shown], **result}
+        shown = {str(record.parent): "FOLDER", str(folder): "FOLDER"}
+        if path := _demonstrations_path(run):
+            shown[str(path.resolve())] = str(path)
+        for found, replacement in shown.items():
+            arguments = [argument.replace(found, replacement) for argument in arguments]
+        return {"command": ["python", *arguments], **result}
 
 
 def finished(run: Run, folder: Path) -> bool:
@@ -202,7 +210,7 @@ def with_demonstrations(runs: Iterable[Run], folder: Path | None) -> list[Run]:
     for run in runs:
         found = [path for path in (folder / run.task, folder / f"{run.task}.npz") if path.exists()]
         if found and run.method != "sac":
-            run = dataclasses.replace(run, params={"demonstrations": str(found[0].resolve()), **run.params})
+            run = dataclasses.replace(run, params={"demonstrations": str(found[0]), **run.params})
         result.append(run)
     return result
 
@@ -232,7 +240,7 @@ def execute_all(
     runs: list[Run],
     folder: Path,
     at_once: int = 1,
-    device: str = "auto",
+    execution: Execution = Execution(),
     backend: str = "local",
     address: str | None = None,
     task: Callable[..., dict[str, Any]] = execute,
@@ -244,7 +252,7 @@ def execute_all(
     :param runs: the runs.
     :param folder: where the files go.
     :param at_once: runs at a time, on this machine.
-    :param device: torch device.
+    :param execution: device and acceleration.
     :param backend: ``"local"`` or ``"ray"``, where each run takes a processor of the cluster.
     :param address: address of a Ray cluster, None: the one this process is connected to, else a new local one.
     :param task: what executes a run.
@@ -256,9 +264,9 @@ def execute_all(
 
     folder.mkdir(parents=True, exist_ok=True)
     outcomes = (
-        backends.on_ray(runs, device, address, task)
+        backends.on_ray(runs, execution, address, task)
         if backend == "ray"
-        else backends.locally(runs, folder, at_once, device, task, progress)
+        else backends.locally(runs, folder, at_once, execution, task, progress)
     )
     failed = {}
     for run, result in outcomes:

@@ -1,10 +1,12 @@
 """
-Evidence for every method on Pendulum-v1, or for some on HalfCheetah-v4: one training run after another, seed by seed.
+Comparisons of evidence: one training run after another, seed by seed.
 
-    python benchmarks/run_methods.py
-    python benchmarks/run_methods.py HalfCheetah-v4 --seeds 0
+    python benchmarks/compare.py Pendulum-v1
+    python benchmarks/compare.py HalfCheetah-v4 --seeds 0
+    python benchmarks/compare.py switches --seeds 0
 
-The settings are the task's entries of ``hyperparams/*.yml``; what all methods of a comparison share instead is here.
+``Pendulum-v1`` and ``HalfCheetah-v4`` compare the methods, ``switches`` the settings of Dual Q-DM, one changed at a time.
+The settings are the task's entries of ``hyperparams/*.yml``; what all runs of a comparison share instead is here.
 A run whose CSV is complete is left alone and a broken one goes on from its checkpoint, so that the same command resumes the
 queue. `--only` picks runs by name.
 """
@@ -31,6 +33,8 @@ class Run(NamedTuple):
 class Comparison(NamedTuple):
     """Runs on one task, by the names of their CSV files, and what they share."""
 
+    env: str
+    folder: str
     demonstrations: str
     steps: int
     shared: dict[str, Any]
@@ -48,6 +52,8 @@ OFFLINE: dict[str, dict[str, Any]] = {
 WITH_RANDOM = ["recoil", "ls_iq", "dual_qdm", "reg_iq_learn", "iq_learn", "sqil"]
 COMPARISONS = {
     "Pendulum-v1": Comparison(
+        env="Pendulum-v1",
+        folder="methods",
         demonstrations="builtin:Pendulum-v1",
         steps=10_000,
         # Small, so that the whole comparison takes hours on one core
@@ -63,23 +69,45 @@ COMPARISONS = {
         },
     ),
     "HalfCheetah-v4": Comparison(
+        env="HalfCheetah-v4",
+        folder="methods",
         demonstrations="demos/HalfCheetah-v4",
         steps=50_000,
         shared={"acceleration": "compile"},
         runs={algo: Run(algo) for algo in ("sqil", "ls_iq", "dac", "hype", "value_dice")},
     ),
+    "switches": Comparison(
+        env="HalfCheetah-v4",
+        folder="switches",
+        demonstrations="demos/HalfCheetah-v4",
+        steps=50_000,
+        # Smaller than the default networks, for a third of the time
+        shared={"acceleration": "compile", "normalize": True, "policy_kwargs": {"net_arch": [128, 128]}},
+        runs={
+            "authors": Run("dual_qdm"),
+            "two_critics": Run("dual_qdm", options={"policy_kwargs": {"n_critics": 2}}),
+            "penalty_5": Run("dual_qdm", options={"bellman_penalty": 5.0}),
+            "bounds_5": Run("dual_qdm", options={"bellman_bounds": (-5.0, 5.0)}),
+            "entropy_0.01": Run("dual_qdm", options={"ent_coef": 0.01}),
+            "learned_entropy": Run("dual_qdm", options={"ent_coef": "auto"}),
+            "paper_objective": Run("dual_qdm", options={"objective": "paper"}),
+            "v0": Run("dual_qdm", options={"value_mode": "v0"}),
+            "slow_actor": Run("dual_qdm", options={"actor_learning_rate": 3e-5}),
+            "five_demonstrations": Run("dual_qdm", ("--n-demonstrations", "5")),
+        },
+    ),
 }
 N_EVALUATIONS = 5
 
 
-def settings(algo: str, env_id: str) -> dict[str, Any]:
-    """Constructor arguments of the task's entry, with those that the comparison shares."""
-    entry = yaml.safe_load(hyperparams_path(algo).read_text())[env_id]
+def settings(run: Run, comparison: Comparison) -> dict[str, Any]:
+    """Constructor arguments of the task's entry, with those that the comparison shares and those of the run."""
+    entry = yaml.safe_load(hyperparams_path(run.algo).read_text())[comparison.env]
     for key in ("n_timesteps", "policy", "demonstrations", "n_demonstrations"):
         entry.pop(key, None)
-    shared = COMPARISONS[env_id].shared
-    policy_kwargs = {**entry.get("policy_kwargs", {}), **shared.get("policy_kwargs", {})}
-    return {**entry, **shared, **({"policy_kwargs": policy_kwargs} if policy_kwargs else {})}
+    layers = (entry, comparison.shared, run.options)
+    policy_kwargs = {key: value for layer in layers for key, value in layer.get("policy_kwargs", {}).items()}
+    return {**entry, **comparison.shared, **run.options, **({"policy_kwargs": policy_kwargs} if policy_kwargs else {})}
 
 
 def is_complete(csv: Path, steps: int) -> bool:
@@ -90,28 +118,28 @@ def is_complete(csv: Path, steps: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("env", nargs="?", choices=COMPARISONS, default="Pendulum-v1")
+    parser.add_argument("comparison", choices=COMPARISONS)
     parser.add_argument("--steps", type=int, help="environment steps, or updates offline; default: those of the comparison")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", help="names of runs; default: all of the comparison")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
-    comparison = COMPARISONS[args.env]
+    comparison = COMPARISONS[args.comparison]
     steps = args.steps or comparison.steps
     if unknown := set(args.only or ()) - set(comparison.runs):
-        parser.error(f"no run {', '.join(sorted(unknown))} on {args.env}; there are {', '.join(comparison.runs)}")
+        parser.error(f"no run {', '.join(sorted(unknown))} in {args.comparison}; there are {', '.join(comparison.runs)}")
     every = steps // N_EVALUATIONS
     for seed in args.seeds:
         for name in args.only or comparison.runs:
             run = comparison.runs[name]
-            folder = args.out / ("methods_offline" if run.options else "methods")
-            out = folder / f"{args.env}_{name}_s{seed}.csv"
+            folder = args.out / (comparison.folder + ("_offline" if run.options.get("offline") else ""))
+            out = folder / f"{comparison.env}_{name}_s{seed}.csv"
             if is_complete(out, steps):
                 continue
-            command = [sys.executable, "benchmarks/evidence.py", "--algo", run.algo, "--env", args.env, "--seed", seed]
-            command += ["--demonstrations", comparison.demonstrations, *run.arguments]
+            command = [sys.executable, "benchmarks/evidence.py", "--algo", run.algo, "--env", comparison.env]
+            command += ["--seed", seed, "--demonstrations", comparison.demonstrations, *run.arguments]
             command += ["--steps", steps, "--eval-every", every, "--save-every", every, "--out", out]
-            kwargs = {**settings(run.algo, args.env), **run.options}
+            kwargs = settings(run, comparison)
             if kwargs.pop("normalize", False):
                 command.append("--normalize")
             command += ["--set", *(f"{key}={value!r}" for key, value in kwargs.items())]
