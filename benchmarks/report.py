@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -157,6 +158,11 @@ def suite(name: str) -> str:
     return f"### {name}\n\n{analysis.report(records, runs, {})}\n{figures}"
 
 
+def extremes(expert: dict[str, Any]) -> str:
+    """Lowest and highest return of an expert's evaluation, empty if only their mean was kept."""
+    return f"{expert['min_return']:,.1f} to {expert['max_return']:,.1f}" if "min_return" in expert else ""
+
+
 def experts() -> str:
     """``@experts``."""
     lines = [
@@ -165,11 +171,11 @@ def experts() -> str:
     ]
     for env, entry in sorted(manifest().items()):
         expert = entry["expert"]
-        extremes = f"{expert['min_return']:,.1f} to {expert['max_return']:,.1f}" if "min_return" in expert else ""
         below = ", **below target**" if entry["below_target"] else ""
         lines.append(
             f"| {env} | {expert['trainer']}.{expert['algorithm']} | {expert['steps']:,} | {expert['episodes']} "
-            f"| {expert['mean_return']:,.1f} ± {expert['std_return']:,.1f} | {extremes} | {expert['target']:,g}{below} |"
+            f"| {expert['mean_return']:,.1f} ± {expert['std_return']:,.1f} | {extremes(expert)} "
+            f"| {expert['target']:,g}{below} |"
         )
     return "\n".join(lines) + "\n\n" + image(RESULTS / "experts" / "curves.png", "90%")
 
@@ -194,12 +200,11 @@ def builtin_sets() -> str:
     ]
     for env, entry in sorted(manifest().items()):
         expert, returns = entry["expert"], entry["returns"]
-        low, high = (expert.get(f"{name}_return", extreme(returns)) for name, extreme in (("min", min), ("max", max)))
         ends = sorted({"termination" if terminated else "time limit" for terminated in entry["terminated"]})
         lines.append(
             f"| `builtin:{env}` | {entry['observation_size']} | {len(returns)} | {', '.join(map('{:,.1f}'.format, returns))} "
             f"| {expert['algorithm']}, {expert['steps']:,} steps{', **below target**' if entry['below_target'] else ''} "
-            f"| {expert['mean_return']:,.1f} ({low:,.1f} to {high:,.1f}) | {', '.join(ends)} |"
+            f"| {expert['mean_return']:,.1f}{f' ({extremes(expert)})' if extremes(expert) else ''} | {', '.join(ends)} |"
         )
     return "\n".join(lines) + "\n"
 
