@@ -87,6 +87,7 @@ COMPARISONS = {
             "authors": Run("dual_qdm"),
             "two_critics": Run("dual_qdm", options={"policy_kwargs": {"n_critics": 2}}),
             "penalty_5": Run("dual_qdm", options={"bellman_penalty": 5.0}),
+            "penalty_20": Run("dual_qdm", options={"bellman_penalty": 20.0}),
             "bounds_5": Run("dual_qdm", options={"bellman_bounds": (-5.0, 5.0)}),
             "entropy_0.01": Run("dual_qdm", options={"ent_coef": 0.01}),
             "learned_entropy": Run("dual_qdm", options={"ent_coef": "auto"}),
