@@ -746,6 +746,15 @@ def test_rize_critic_is_the_mean_of_its_quantiles(demos):
     th.testing.assert_close(critic.q_values(obs, actions)[1, 5], (share[5] * alone[0]).sum())
 
 
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_rize_takes_actions_of_any_shape(shape):
+    env = CountingEnv(discrete=False)
+    env.action_space = spaces.Box(-1, 1, shape, dtype=np.float32)
+    expert = collect_demonstrations(lambda obs: np.full(shape, 0.5), env, 2)
+    model = build("rize", {BOX: expert}, env=env).learn(20)
+    assert model._n_updates > 0 and env.action_space.contains(model.predict(np.zeros(2, dtype=np.float32))[0])
+
+
 def test_rize_value_takes_the_smaller_quantiles(demos):
     model = build("rize", demos)
     obs = th.randn(4, 3)

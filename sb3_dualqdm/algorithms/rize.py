@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim
 from torch import nn
 
 from sb3_dualqdm import objectives
@@ -73,7 +74,7 @@ class QuantileSoftQ(ContinuousSoftQ):
     def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.n_quantiles = n_quantiles
-        arch, dim = kwargs["net_arch"], kwargs["features_dim"] + self.action_space.shape[0]  # type: ignore[index]
+        arch, dim = kwargs["net_arch"], kwargs["features_dim"] + get_action_dim(self.action_space)
         self.q_networks = []
         for index in range(self.n_critics):
             network = QuantileNetwork(dim, arch[0] if arch else 256)
