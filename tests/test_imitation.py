@@ -144,6 +144,16 @@ def test_callback_is_called_every_round_after_its_updates():
     assert trainer_of().gen_train_timesteps == 2048
 
 
+def test_rounds_of_an_offline_model_are_counted_in_updates():
+    venv = counting_venv()
+    learner = DualQDM("MlpPolicy", venv, offline=True, **SMALL)
+    trainer = DualQDMTrainer(demonstrations=trajectories(), venv=venv, gen_algo=learner, gen_train_timesteps=20)
+    calls = []
+    trainer.train(50, lambda number: calls.append((number, learner.num_timesteps, learner._n_updates)))
+    assert calls == [(0, 20, 20), (1, 40, 40)]
+    assert learner._n_updates == 50 and venv.get_attr("n_steps") == [0, 0]
+
+
 @pytest.mark.parametrize("pack", [lambda c: c, lambda c: [c], lambda c: CallbackList([c])])
 def test_callbacks_of_stable_baselines_are_passed_on(pack):
     trainer = trainer_of(counting_venv(1))
