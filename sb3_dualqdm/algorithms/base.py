@@ -113,7 +113,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
         actor sees all states; ``"paper"``: gradient through V(s') in the objective, target network only in the constraint
-        terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step
+        terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step; for
+        Dual Q-DM, IQ-Learn and Reg IQ-Learn
     :param terminal_value: ``"absorbing"`` (default): a terminated transition leads to an absorbing state whose value is
         learned by the same objective; ``"zero"``: it is worth 0 (as in the reference code), so that episode length leaks
         into the policy
@@ -144,6 +145,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     offline_support: ClassVar[str] = "demonstrations"
     # Whether Discrete actions are defined for the method
     supports_discrete: ClassVar[bool] = True
+    # Whether the method has the form of objective="paper"
+    has_paper_objective: ClassVar[bool] = False
     # target_entropy="auto" is this many times -|A|
     entropy_factor: ClassVar[float] = 1.0
     # What a hyperparameter search tries beside the learning rate, the batch and the layers, and with Box actions only

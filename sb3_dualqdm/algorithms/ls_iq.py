@@ -46,7 +46,7 @@ class LSIQ(SoftActorCritic):
     The authors leave values after terminations at zero in what they run (``terminal_value="zero"``) and offer an option that
     is ``"absorbing"`` (default) here. Discrete actions, which the authors do not treat, use the exact soft value.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` and ``objective`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param regularization: c, default 0.5
     :param variant: ``"plain"`` (default); ``"H"``: Q without entropy, a second network H(s, a) with the future entropy, the
         actor maximises their sum; ``"HC"``: H accumulates the charge ``c r^2`` of the rewards too. H and HC: Box only

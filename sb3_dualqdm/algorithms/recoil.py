@@ -24,8 +24,8 @@ class ReCOIL(ImitationAlgorithm):
     of suboptimal and expert data is one of weights (``expert_fraction``) instead of a data set. The actor is the authors'
     :class:`~sb3_dualqdm.policies.ClippedGaussianActor` unless ``policy_kwargs`` says ``actor_distribution="squashed"``.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode``, ``objective``, ``ent_coef`` and ``terminal_value`` are unused
-        (a terminated transition leads to the smallest value, as in the authors' code)
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective``, ``ent_coef`` and ``terminal_value``
+        must be left out (a terminated transition leads to the smallest value, as in the authors' code)
     :param regularization: c of the targets ``1 / (c (1 - gamma))`` on expert rows and ``-1 / c + gamma V(s')`` on the mixture,
         default 0.5
     :param value_temperature: temperature of the Gumbel regression, default 1; the authors raise it when Q diverges

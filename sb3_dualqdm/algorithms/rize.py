@@ -151,8 +151,8 @@ class RIZE(SoftActorCritic):
 
     In the authors' code targets begin at random and only follow by Polyak steps (``target_init="random"``, default).
 
-    :param args: see :class:`ImitationAlgorithm`; ``objective`` is unused, ``value_mode`` is ``"value"`` (Q of the batch's own
-        actions on all rows) or ``"v0"`` (V of the policy on expert rows)
+    :param args: see :class:`ImitationAlgorithm`; ``objective`` must be left out, ``value_mode`` is ``"value"`` (Q of the
+        batch's own actions on all rows) or ``"v0"`` (V of the policy on expert rows)
     :param regularization: weight of the squared distance to the levels, default 0.1
     :param expert_level: initial level of expert rows, default 10
     :param policy_level: initial level of replay rows, default 5
