@@ -22,7 +22,8 @@ class BC(ImitationAlgorithm):
     """
     Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
 
-    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and the temperature are unused
+    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and the temperature are unused,
+        ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
     :param validation_fraction: share of the transitions held out, default 0.1 (at least one when not 0)
@@ -64,6 +65,11 @@ class BC(ImitationAlgorithm):
         check_count("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:
             raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
+        if self.extra_transitions is not None:
+            raise ValueError(
+                "extra_transitions was given but BC clones every transition it has: leave it out, or pass what is to be "
+                "cloned as demonstrations=."
+            )
         if self.ent_coef == 0 and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("ent_coef is 0 but the logits of BC are Q / ent_coef: use the default of 1.")
         if self.early_stopping_patience is not None and self.validation_fraction == 0:
@@ -82,7 +88,7 @@ class BC(ImitationAlgorithm):
         return super()._setup_learn(*args, **kwargs)
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
-        at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, batch_size))]
+        at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, self._demo_batch_size()))]
         return self._to_batches(self._require_demonstrations().stored.take(at), 0)
 
     def _bc_loss(self, batch: Batch) -> th.Tensor:
