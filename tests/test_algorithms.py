@@ -567,6 +567,26 @@ def test_bc_draws_the_stated_rows(demos):
     assert len(model._sample_batch(8).actions) == 5
 
 
+@pytest.mark.parametrize("n, held_out", [(1, 0), (2, 1), (3, 2), (4, 3), (10, 7)])
+def test_bc_keeps_at_least_one_transition(n, held_out):
+    demonstrations = {"obs": np.zeros((n + 1, 4), np.float32), "acts": np.zeros(n, int), "terminal": False}
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=[demonstrations], validation_fraction=0.7, **SMALL)
+    assert (len(model._held_out), len(model._kept)) == (held_out, n - held_out)
+    assert model.learn(3)._n_updates == 3
+
+
+def test_bc_cannot_stop_early_on_a_single_transition(demos):
+    single = [{"obs": np.zeros((2, 4), np.float32), "acts": np.zeros(1, int), "terminal": False}]
+    options = {"early_stopping_patience": 2, **SMALL}
+    message = "early_stopping_patience is 2 but the demonstrations have a single transition"
+    with pytest.raises(ValueError, match=message):
+        BC("MlpPolicy", "CartPole-v1", demonstrations=single, **options)
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], **options)
+    with pytest.raises(ValueError, match=message):
+        model.set_demonstrations(single)
+    assert len(model.demo_buffer) == len(demos["CartPole-v1"]) == len(model._held_out) + len(model._kept)
+
+
 @pytest.mark.parametrize("env_id", ENVS)
 def test_bc_warmup_raises_the_likelihood(env_id, demos):
     likelihoods = []

@@ -26,10 +26,11 @@ class BC(ImitationAlgorithm):
         ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
-    :param validation_fraction: share of the transitions held out, default 0.1 (at least one when not 0)
+    :param validation_fraction: share of the transitions held out, default 0.1 (rounded up, but never all of them)
     :param validation_interval: updates between two evaluations of the held-out loss, default 1000
     :param early_stopping_patience: stop after this many evaluations without a new best held-out loss; None (default): never
     :param kwargs: see :class:`ImitationAlgorithm`
+    :raises ValueError: for early stopping on a single transition, which cannot be held out
     """
 
     divergence_advice = "lower learning_rate"
@@ -76,10 +77,17 @@ class BC(ImitationAlgorithm):
             raise ValueError("early_stopping_patience needs held-out transitions: set validation_fraction above 0.")
 
     def _load_demonstrations(self) -> None:
+        previous = self.demo_buffer
         super()._load_demonstrations()
         assert self.demo_buffer is not None
         order = np.random.default_rng(0 if self.seed is None else self.seed).permutation(len(self.demo_buffer))
-        n_held_out = int(np.ceil(self.validation_fraction * len(order))) if len(order) > 1 else 0
+        n_held_out = min(int(np.ceil(self.validation_fraction * len(order))), len(order) - 1)
+        if n_held_out == 0 and self.early_stopping_patience is not None:
+            self.demo_buffer = previous
+            raise ValueError(
+                f"early_stopping_patience is {self.early_stopping_patience} but the demonstrations have a single transition, "
+                "which cannot be held out: leave it out or pass more demonstrations."
+            )
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
