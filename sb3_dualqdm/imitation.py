@@ -78,7 +78,8 @@ class ImplicitRewardNet(RewardNet):
     :param model: one of this package's models
     :param absorbing_tail: add the discounted value of the absorbing state where an episode is done, default True. An
         environment pays nothing after its last step, so that without it the reward of failing early would leave out all
-        that the model expects to be paid from then on. Without effect for ``terminal_value="zero"``
+        that the model expects to be paid from then on. Without effect for ``terminal_value="zero"``, except for ReCOIL, which
+        has a value of its own there
     """
 
     def __init__(self, model: ImitationAlgorithm, absorbing_tail: bool = True):
@@ -128,9 +129,10 @@ class ImplicitRewardNet(RewardNet):
         rewards = self.model.implicit_reward(
             map_obs(array, state), array(action), map_obs(array, next_state), array(done).astype(bool)
         )
-        if self.absorbing_tail and self.model.terminal_value == "absorbing":
+        if self.absorbing_tail:
             with th.no_grad():
-                tail = self.model.gamma * self.model._absorbing_value(self.model.critic).amin()
+                nothing = th.zeros((), device=self.device)
+                tail = self.model._discounted(self.model.critic, nothing, nothing)
             rewards = rewards + tail.item() * array(done).astype(np.float32)
         return th.as_tensor(rewards, device=self.device)
 

@@ -33,7 +33,7 @@ from imitation.rewards.reward_nets import BasicRewardNet, RewardNet
 from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
-from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
+from sb3_dualqdm import BC, DualQDM, IQLearn, ReCOIL, RegIQLearn, collect_demonstrations
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
@@ -493,6 +493,20 @@ def test_done_reward_is_q():
     with th.no_grad():
         q = trainer.policy.critic(th.as_tensor(obs))[0].gather(1, th.as_tensor(acts).unsqueeze(1)).squeeze(1).numpy()
     assert trainer.reward_test.predict(obs, acts, next_obs, np.ones(6, bool)) == pytest.approx(q, abs=1e-4)
+
+
+def test_done_reward_of_recoil_is_q():
+    env = CountingEnv(discrete=False)
+    demonstrations = collect_demonstrations(lambda obs: np.zeros(1, np.float32), env, 2)
+    model = ReCOIL("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
+    obs, acts, next_obs, _ = rows(discrete=False)
+    with th.no_grad():
+        q = model.critic.q_values(th.as_tensor(obs), th.as_tensor((acts - 1) / 3)).mean(dim=0).numpy()  # [-2, 4] is 1 +- 3
+    done = np.ones(6, bool)
+    assert ImplicitRewardNet(model).predict(obs, acts, next_obs, done) == pytest.approx(q, abs=1e-4)
+    # -200 is what ReCOIL expects after a termination
+    plain = ImplicitRewardNet(model, absorbing_tail=False)
+    assert plain.predict(obs, acts, next_obs, done) == pytest.approx(q + 198, abs=1e-3)
 
 
 @pytest.mark.parametrize("tail", [True, False])

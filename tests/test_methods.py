@@ -699,6 +699,26 @@ def test_recoil_value_after_a_termination(demos):
     assert model._update(batch)["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
+def test_recoil_implicit_reward_is_that_of_its_own_values(demos):
+    """Q(s, a) - gamma V(s') with the learned V, or with the smallest value -200 after a termination."""
+    model = build("recoil", demos).learn(30)
+    obs, actions, next_obs = demos[BOX].obs[:4], demos[BOX].actions[:4], np.asarray(demos[BOX].next_obs[:4])
+    reward = model.implicit_reward(obs, actions, next_obs, np.array([False, True, False, True]))
+    with th.no_grad():
+        q = model.critic.q_values(th.as_tensor(obs), th.as_tensor(actions) / 2).mean(dim=0).numpy()
+        v = model.networks["v"](th.as_tensor(next_obs)).numpy()
+    np.testing.assert_allclose(reward, [q[0] - 0.99 * v[0], q[1] + 198, q[2] - 0.99 * v[2], q[3] + 198], rtol=1e-4, atol=1e-4)
+
+
+def test_recoil_logs_the_learned_value_of_initial_states(demos):
+    model = build("recoil", demos).learn(30)
+    with th.no_grad():
+        model.networks["v"].head[-1].weight.zero_()
+        model.networks["v"].head[-1].bias.fill_(-7.0)
+    model._record_evaluation()
+    assert model.logger.name_to_value["train/initial_value"] == pytest.approx(-7)
+
+
 def test_recoil_clones_good_rows_more(demos):
     model = build("recoil", demos, weight_clip=2.0).learn(10)
     assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
