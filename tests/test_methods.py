@@ -8,6 +8,7 @@ from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_dualqdm import (
@@ -142,6 +143,44 @@ def test_targets_receive_no_gradient(name, demos):
     parameters = [parameter for target in targets for parameter in target.parameters()]
     assert all(parameter.grad is None for parameter in parameters)
     assert all(th.equal(old, new) for old, new in zip(before, parameters))
+
+
+class NormDropout(BaseFeaturesExtractor):
+    def __init__(self, observation_space):
+        super().__init__(observation_space, features_dim=observation_space.shape[0])
+        self.norm, self.dropout = th.nn.BatchNorm1d(self._features_dim), th.nn.Dropout(0.5)
+
+    def forward(self, obs):
+        return self.dropout(self.norm(obs))
+
+
+@pytest.mark.parametrize("name, network", [("rize", "actor"), ("ls_iq_h", "h")])
+def test_running_statistics_reach_target_networks_that_never_drop_out(name, network, demos):
+    options = {"features_extractor_class": NormDropout, "net_arch": [16]}
+    model = build(name, demos, policy_kwargs=options, tau=0.0).learn(20)
+    online = model.actor if network == "actor" else model.networks[network]
+    target = model.networks[f"{network}_target"]
+    ours, theirs = online.features_extractor.norm, target.features_extractor.norm
+    assert (theirs.running_mean != 0).any() and th.equal(ours.running_mean, theirs.running_mean)
+    assert th.equal(ours.running_var, theirs.running_var)
+    model._set_training_mode(True)
+    assert online.training and not target.training
+    obs = th.randn(8, 3)
+    for net, same in ((target, True), (online, False)):
+        first, second = (net.features_extractor(obs) for _ in range(2))
+        assert th.equal(first, second) == same
+
+
+def test_rewards_and_logs_leave_running_statistics_alone(demos):
+    options = {"features_extractor_class": NormDropout, "net_arch": [16]}
+    model = build("recoil", demos, policy_kwargs=options).learn(20)
+    norm = model.networks["v"].features_extractor.norm
+    data, before = demos[BOX], norm.running_mean.clone()
+    first, second = (model.implicit_reward(data.obs, data.actions, data.next_obs, data.terminated) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    model._set_training_mode(True)
+    model._record_evaluation()
+    assert (before != 0).any() and th.equal(before, norm.running_mean)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -179,10 +179,9 @@ class LSIQ(SoftActorCritic):
         is_absorbing = self.terminal_value == "absorbing"
         return objectives.ls_iq_regularizer(q, v, 1 - batch.not_terminated, self.gamma, self.regularization, is_absorbing)
 
-    def _update_target(self) -> None:
-        super()._update_target()
-        if self.variant != "plain":
-            tau = self.tau if self.entropy_tau is None else self.entropy_tau
-            target, online = (list(self.networks[name].parameters()) for name in ("h_target", "h"))
-            with th.no_grad():
-                th._foreach_lerp_(target, online, tau)
+    def _target_networks(self) -> list[tuple[Any, Any, float]]:
+        critics = super()._target_networks()
+        if self.variant == "plain":
+            return critics
+        tau = self.tau if self.entropy_tau is None else self.entropy_tau
+        return [*critics, (self.networks["h"], self.networks["h_target"], tau)]

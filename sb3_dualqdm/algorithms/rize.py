@@ -219,7 +219,6 @@ class RIZE(SoftActorCritic):
         else:
             actor.load_state_dict(policy.actor.state_dict())
         policy.critic_target.set_training_mode(False)
-        actor.set_training_mode(False)
         networks: dict[str, Any] = {"actor_target": actor}
         for name in ("expert_level", "policy_level"):
             networks[name] = Level(getattr(self, name))
@@ -261,8 +260,5 @@ class RIZE(SoftActorCritic):
         expert, policy = self._levels()
         return {"expert_level": expert.detach().clone(), "policy_level": policy.detach().clone()}
 
-    def _update_target(self) -> None:
-        super()._update_target()
-        target, online = self.networks["actor_target"].parameters(), self.actor.parameters()
-        with th.no_grad():
-            th._foreach_lerp_(list(target), list(online), self.tau)
+    def _target_networks(self) -> list[tuple[Any, Any, float]]:
+        return [*super()._target_networks(), (self.actor, self.networks["actor_target"], self.tau)]
