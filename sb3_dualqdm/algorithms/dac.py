@@ -37,7 +37,7 @@ class DAC(SoftActorCritic):
     :param spectral_norm: of the discriminator's layers, default True
     :param gradient_penalty: weight of the squared gradient norm between demonstrations and replay, default 1
     :param kwargs: see :class:`ImitationAlgorithm`; ``gamma`` 0.97, ``tau`` 0.01, ``ent_coef="auto"``,
-        ``target_entropy`` ``-|A| / 2`` and two critics are the defaults of this class
+        ``learning_starts`` 1000, ``target_entropy`` ``-|A| / 2`` and two critics are the defaults of this class
     """
 
     offline_support = "none"
