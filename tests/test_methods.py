@@ -825,6 +825,13 @@ def test_rize_takes_actions_of_any_shape(shape):
     assert model._n_updates > 0 and env.action_space.contains(model.predict(np.zeros(2, dtype=np.float32))[0])
 
 
+def test_rize_critic_alone(demos, tmp_path):
+    critic = build("rize", demos).critic
+    critic.save(tmp_path / "critic.pkl")
+    obs, actions = th.randn(4, 3), th.rand(4, 1)
+    assert th.equal(type(critic).load(tmp_path / "critic.pkl").q_values(obs, actions), critic.q_values(obs, actions))
+
+
 def test_rize_value_takes_the_smaller_quantiles(demos):
     model = build("rize", demos)
     obs = th.randn(4, 3)

@@ -379,7 +379,9 @@ def test_policy_alone_keeps_its_arguments(kwargs, env_id, tmp_path):
     policy = type(model.policy).load(tmp_path / "policy.pkl")
     obs = th.randn(5, *model.observation_space.shape)
     actions = th.zeros(5, 1) if model.actor is not None else None
-    for critic, other in ((policy.critic, model.critic), (policy.critic_target, model.critic_target)):
+    model.critic.save(tmp_path / "critic.pkl")
+    alone = type(model.critic).load(tmp_path / "critic.pkl", device="cpu")
+    for critic, other in ((policy.critic, model.critic), (policy.critic_target, model.critic_target), (alone, model.critic)):
         values = [net.q_values(obs, actions) if actions is not None else net(obs) for net in (critic, other)]
         assert th.equal(*values)
 

@@ -74,7 +74,7 @@ class QuantileSoftQ(ContinuousSoftQ):
     def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.n_quantiles = n_quantiles
-        arch, dim = kwargs["net_arch"], kwargs["features_dim"] + get_action_dim(self.action_space)
+        arch, dim = self.net_arch, self.features_dim + get_action_dim(self.action_space)
         self.q_networks = []
         for index in range(self.n_critics):
             network = QuantileNetwork(dim, arch[0] if arch else 256)
@@ -82,6 +82,9 @@ class QuantileSoftQ(ContinuousSoftQ):
             self.q_networks.append(network)  # type: ignore[arg-type]
         # Uniform numbers behind the fractions of each state's quantiles; None: equal fractions
         self.uniform: th.Tensor | None = None
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_quantiles": self.n_quantiles}
 
     def quantiles(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
