@@ -49,8 +49,10 @@ class Draw(NamedTuple):
 
 
 def fused(optimizer_class: type[th.optim.Optimizer], optimizer_kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """Adam steps all parameters in one pass unless the user says otherwise."""
-    return {**({"fused": True} if optimizer_class in (th.optim.Adam, th.optim.AdamW) else {}), **(optimizer_kwargs or {})}
+    """Adam steps all parameters in one pass unless the user says otherwise, be it by what excludes that."""
+    kwargs = optimizer_kwargs or {}
+    is_free = optimizer_class in (th.optim.Adam, th.optim.AdamW) and not {"foreach", "differentiable"} & kwargs.keys()
+    return {**({"fused": True} if is_free else {}), **kwargs}
 
 
 def orthogonal_init(*modules: nn.Module) -> None:

@@ -272,9 +272,10 @@ def test_network_shapes(net_arch, env_id, demos):
         {"optimizer_class": th.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}},
         {"optimizer_class": th.optim.SGD},
         {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.9}},
+        {"optimizer_kwargs": {"foreach": True}},
         {"activation_fn": th.nn.Tanh},
     ],
-    ids=["AdamW", "SGD", "RMSpropTFLike", "Tanh"],
+    ids=["AdamW", "SGD", "RMSpropTFLike", "foreach", "Tanh"],
 )
 def test_optimisers_and_activations(options, env_id, demos, tmp_path):
     model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], **small(**options)).learn(12)
@@ -284,6 +285,8 @@ def test_optimisers_and_activations(options, env_id, demos, tmp_path):
         assert type(optimizer) is options["optimizer_class"]
     if options.get("optimizer_kwargs", {}).get("weight_decay"):
         assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    if options.get("optimizer_kwargs", {}).get("foreach"):
+        assert optimizer.param_groups[0]["foreach"] and not optimizer.param_groups[0]["fused"]
 
 
 class NormDropout(BaseFeaturesExtractor):
