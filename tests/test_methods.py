@@ -1,5 +1,7 @@
 """The other methods of the paper's comparison: objectives against numbers by hand, and each class through one life."""
 
+import inspect
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from sb3_dualqdm import (
     collect_demonstrations,
     objectives,
 )
+from sb3_dualqdm.algorithms import ImitationAlgorithm
 from sb3_dualqdm.algorithms.rize import fractions
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
@@ -118,6 +121,19 @@ def test_methods_without_the_papers_form_refuse_it(cls, tmp_path):
     cls("MlpPolicy", BOX, objective="reference", **SMALL).save(tmp_path / "model")
     with pytest.raises(ValueError, match=f"objective='paper' was given but {cls.__name__} has no such form"):
         cls.load(tmp_path / "model", objective="paper")
+
+
+@pytest.mark.parametrize("cls", [SQIL, LSIQ, ReCOIL, ValueDICE, DAC, HyPE, RIZE, BC])
+def test_defaults_of_a_class_are_in_its_documentation(cls):
+    model = cls("MlpPolicy", BOX)
+    numbers_and_choices = {
+        name: parameter.default
+        for name, parameter in inspect.signature(ImitationAlgorithm.__init__).parameters.items()
+        if isinstance(parameter.default, (int, float, str)) and name not in ("device", "train_freq") and hasattr(model, name)
+    }
+    assert {"gamma", "learning_starts", "ent_coef"} < set(numbers_and_choices)
+    other = [name for name, default in numbers_and_choices.items() if getattr(model, name) != default]
+    assert [name for name in other if f"``{name}" not in cls.__doc__] == []
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -22,14 +22,15 @@ class BC(ImitationAlgorithm):
     """
     Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
 
-    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and the temperature are unused,
+    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and a learned temperature are unused,
         ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
     :param validation_fraction: share of the transitions held out, default 0.1 (rounded up, but never all of them)
     :param validation_interval: updates between two evaluations of the held-out loss, default 1000
     :param early_stopping_patience: stop after this many evaluations without a new best held-out loss; None (default): never
-    :param kwargs: see :class:`ImitationAlgorithm`
+    :param kwargs: see :class:`ImitationAlgorithm`; ``offline=True`` and ``ent_coef`` 1 (a categorical's logits are Q over it)
+        are the defaults of this class
     :raises ValueError: for early stopping on a single transition, which cannot be held out
     """
 
