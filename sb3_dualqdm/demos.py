@@ -30,11 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :return: exit status: 0, 1 if ``check`` found a problem, 2 if something cannot be read.
     """
     args = _parser().parse_args(arguments)
+    import gymnasium as gym  # not before, so that --help answers at once
+
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
             return int(args.run(args) or 0)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, gym.error.Error) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

@@ -78,7 +78,8 @@ class ImplicitRewardNet(RewardNet):
     :param model: one of this package's models
     :param absorbing_tail: add the discounted value of the absorbing state where an episode is done, default True. An
         environment pays nothing after its last step, so that without it the reward of failing early would leave out all
-        that the model expects to be paid from then on. Without effect for ``terminal_value="zero"``
+        that the model expects to be paid from then on. Without effect for ``terminal_value="zero"``, except for ReCOIL, which
+        has a value of its own there
     """
 
     def __init__(self, model: ImitationAlgorithm, absorbing_tail: bool = True):
@@ -128,9 +129,10 @@ class ImplicitRewardNet(RewardNet):
         rewards = self.model.implicit_reward(
             map_obs(array, state), array(action), map_obs(array, next_state), array(done).astype(bool)
         )
-        if self.absorbing_tail and self.model.terminal_value == "absorbing":
+        if self.absorbing_tail:
             with th.no_grad():
-                tail = self.model.gamma * self.model._absorbing_value(self.model.critic).amin()
+                nothing = th.zeros((), device=self.device)
+                tail = self.model._discounted(self.model.critic, nothing, nothing)
             rewards = rewards + tail.item() * array(done).astype(np.float32)
         return th.as_tensor(rewards, device=self.device)
 
@@ -141,10 +143,10 @@ class ImplicitRewardNet(RewardNet):
 
 class _Rounds(BaseCallback):
     """
-    Calls ``callback(round)`` every ``every`` environment steps, once the updates that belong to these steps are made.
+    Calls ``callback(round)`` every ``every`` time steps, once the updates that belong to these steps are made.
 
     :param callback: receives the number of the round, from 0
-    :param every: environment steps in a round
+    :param every: time steps in a round: environment steps, or updates of an offline model
     :param on_termination: called at every step after which an episode has terminated (not been truncated)
     """
 
@@ -156,18 +158,24 @@ class _Rounds(BaseCallback):
         self.start, self.round = self.model.num_timesteps, 0
 
     def _on_rollout_start(self) -> None:
+        self._count()
+
+    def _count(self) -> None:
         while self.callback is not None and self.model.num_timesteps - self.start >= (self.round + 1) * self.every:
             self.round += 1
             self.callback(self.round - 1)
 
     def _on_step(self) -> bool:
+        if "dones" not in self.locals:  # offline: all updates are one rollout, each of them ends in this call
+            self._count()
+            return True
         for index in np.flatnonzero(self.locals["dones"]):
             if not self.locals["infos"][index].get("TimeLimit.truncated", False):
                 self.on_termination()
         return True
 
     def _on_training_end(self) -> None:
-        self._on_rollout_start()
+        self._count()
 
 
 class ModelTrainer(DemonstrationAlgorithm[Transitions]):
@@ -181,7 +189,8 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
     :param demo_batch_size: rows of demonstrations and rows of replay per update; None (default): the model's own
     :param policy: policy of the model that is made, default None: chosen by the observation space
     :param rl_kwargs: further keyword arguments of the model that is made, default None
-    :param gen_train_timesteps: environment steps between two calls of the callback given to :meth:`train`, default 2048
+    :param gen_train_timesteps: environment steps (updates of an offline model) between two calls of the callback given to
+        :meth:`train`, default 2048
     :param custom_logger: an imitation logger, default None: a new one
     :param log_dir: folder of the new logger, default None: a temporary one
     :param init_tensorboard: let the new logger write TensorBoard events too, default False
@@ -321,9 +330,9 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         """
         Train the model by one call of ``learn``; a further call goes on where the last one ended.
 
-        :param total_timesteps: environment steps
-        :param callback: a function called with the number of the round (from 0) every ``gen_train_timesteps`` environment
-            steps, or callbacks of Stable-Baselines3
+        :param total_timesteps: environment steps, or updates of an offline model
+        :param callback: a function called with the number of the round (from 0) every ``gen_train_timesteps`` of them, or
+            callbacks of Stable-Baselines3
         :param learn_kwargs: further keyword arguments of ``learn``, such as ``progress_bar``
         :raises ValueError: without demonstrations or environment
         """

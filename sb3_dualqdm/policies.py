@@ -49,8 +49,10 @@ class Draw(NamedTuple):
 
 
 def fused(optimizer_class: type[th.optim.Optimizer], optimizer_kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """Adam steps all parameters in one pass unless the user says otherwise."""
-    return {**({"fused": True} if optimizer_class in (th.optim.Adam, th.optim.AdamW) else {}), **(optimizer_kwargs or {})}
+    """Adam steps all parameters in one pass unless the user says otherwise, be it by what excludes that."""
+    kwargs = optimizer_kwargs or {}
+    is_free = optimizer_class in (th.optim.Adam, th.optim.AdamW) and not {"foreach", "differentiable"} & kwargs.keys()
+    return {**({"fused": True} if is_free else {}), **kwargs}
 
 
 def orthogonal_init(*modules: nn.Module) -> None:
@@ -227,7 +229,17 @@ def batched(networks: Sequence[nn.Module], x: th.Tensor) -> th.Tensor:
 class _SoftQMixin(_LoadsAlone):
     """What continuous and discrete critics share: the absorbing state's value, the bounded head and the init."""
 
-    def _setup_soft_q(self: Any, network_style: str, q_range: tuple[float, float] | None) -> None:
+    def _setup_soft_q(
+        self: Any,
+        net_arch: list[int],
+        features_dim: int,
+        activation_fn: type[nn.Module],
+        network_style: str,
+        q_range: tuple[float, float] | None,
+    ) -> None:
+        self.net_arch = net_arch
+        self.features_dim = features_dim
+        self.activation_fn = activation_fn
         self.network_style = network_style
         self.q_range = q_range
         # Value of the absorbing state that terminated transitions lead to, one per critic, in units of 1 / (1 - gamma)
@@ -235,6 +247,10 @@ class _SoftQMixin(_LoadsAlone):
         in_place_relu(*self.q_networks)
         if network_style == "reference":
             orthogonal_init(*self.q_networks)
+
+    def _get_constructor_parameters(self: Any) -> dict[str, Any]:
+        names = ("net_arch", "features_extractor", "features_dim", "activation_fn", "n_critics", "network_style", "q_range")
+        return {**super()._get_constructor_parameters(), **{name: getattr(self, name) for name in names}}
 
     def bounded(self: Any, q: th.Tensor) -> th.Tensor:
         """Smooth head onto the Q-class ``[low, high]``; the identity where no range is set."""
@@ -254,10 +270,25 @@ class ContinuousSoftQ(_SoftQMixin, ContinuousCritic):
     """
 
     def __init__(
-        self, *args: Any, network_style: str = "reference", q_range: tuple[float, float] | None = None, **kwargs: Any
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Box,
+        net_arch: list[int],
+        features_extractor: BaseFeaturesExtractor,
+        features_dim: int,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        *args: Any,
+        network_style: str = "reference",
+        q_range: tuple[float, float] | None = None,
+        **kwargs: Any,
     ):
-        super().__init__(*args, **kwargs)
-        self._setup_soft_q(network_style, q_range)
+        super().__init__(
+            observation_space, action_space, net_arch, features_extractor, features_dim, activation_fn, *args, **kwargs
+        )
+        self._setup_soft_q(net_arch, features_dim, activation_fn, network_style, q_range)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "share_features_extractor": self.share_features_extractor}
 
     def q_values(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """
@@ -302,7 +333,7 @@ class DiscreteSoftQ(_SoftQMixin, BaseModel):
             q_net = nn.Sequential(*create_mlp(features_dim, int(action_space.n), net_arch, activation_fn))
             self.add_module(f"qf{index}", q_net)
             self.q_networks.append(q_net)
-        self._setup_soft_q(network_style, q_range)
+        self._setup_soft_q(net_arch, features_dim, activation_fn, network_style, q_range)
 
     def forward(self, obs: PyTorchObs) -> th.Tensor:
         features = self.extract_features(obs, self.features_extractor)

@@ -170,6 +170,7 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"replay_buffer_kwargs": {"handle_timeout_termination": False}}, "time limits"),
         (BC, {"ent_coef": 0}, "logits of BC"),
         (BC, {"bc_warmup_steps": 5}, "warm-up itself"),
+        (BC, {"extra_transitions": "builtin:CartPole-v1"}, "clones every transition"),
         (BC, {"validation_interval": 0}, "validation_interval is 0"),
         (BC, {"early_stopping_patience": 0}, "early_stopping_patience is 0"),
         (DualQDM, {"ent_coef": "learned"}, "'auto'"),
@@ -559,6 +560,31 @@ def test_bc_holds_out_the_stated_share(demos):
     model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], validation_fraction=0.2, **SMALL)
     assert len(model._held_out) == 100 and len(model._kept) == 400
     assert set(model._held_out).isdisjoint(model._kept)
+
+
+def test_bc_draws_the_stated_rows(demos):
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], demo_batch_size=5, **SMALL)
+    assert len(model._sample_batch(8).actions) == 5
+
+
+@pytest.mark.parametrize("n, held_out", [(1, 0), (2, 1), (3, 2), (4, 3), (10, 7)])
+def test_bc_keeps_at_least_one_transition(n, held_out):
+    demonstrations = {"obs": np.zeros((n + 1, 4), np.float32), "acts": np.zeros(n, int), "terminal": False}
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=[demonstrations], validation_fraction=0.7, **SMALL)
+    assert (len(model._held_out), len(model._kept)) == (held_out, n - held_out)
+    assert model.learn(3)._n_updates == 3
+
+
+def test_bc_cannot_stop_early_on_a_single_transition(demos):
+    single = [{"obs": np.zeros((2, 4), np.float32), "acts": np.zeros(1, int), "terminal": False}]
+    options = {"early_stopping_patience": 2, **SMALL}
+    message = "early_stopping_patience is 2 but the demonstrations have a single transition"
+    with pytest.raises(ValueError, match=message):
+        BC("MlpPolicy", "CartPole-v1", demonstrations=single, **options)
+    model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], **options)
+    with pytest.raises(ValueError, match=message):
+        model.set_demonstrations(single)
+    assert len(model.demo_buffer) == len(demos["CartPole-v1"]) == len(model._held_out) + len(model._kept)
 
 
 @pytest.mark.parametrize("env_id", ENVS)

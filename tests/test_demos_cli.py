@@ -212,7 +212,10 @@ def test_collect_from_a_model_with_vec_normalize(tmp_path):
 def test_errors_are_one_line_and_status_2(tmp_path, capsys):
     assert main(["info", str(tmp_path / "nowhere.npz")]) == 2
     assert main(["collect", "model.zip", "--algo", "gail", "--env", "CartPole-v1", "-o", str(tmp_path / "d.npz")]) == 2
-    first, second = capsys.readouterr().err.strip().splitlines()
+    assert main(["check", "builtin:CartPole-v1", "--env", "NoEnv-v0"]) == 2
+    assert main(["collect", "random", "--env", "NoEnv-v0", "-o", str(tmp_path / "d.npz")]) == 2
+    first, second, *unknown = capsys.readouterr().err.strip().splitlines()
+    assert len(unknown) == 2 and all(line.startswith("error: Environment `NoEnv` doesn't exist") for line in unknown)
     assert first.startswith("error: there is no demonstration file") and second.startswith("error: --algo is 'gail', but")
     with pytest.raises(SystemExit):
         main([])

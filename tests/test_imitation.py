@@ -33,7 +33,7 @@ from imitation.rewards.reward_nets import BasicRewardNet, RewardNet
 from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
-from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
+from sb3_dualqdm import BC, DualQDM, IQLearn, ReCOIL, RegIQLearn, collect_demonstrations
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
@@ -142,6 +142,16 @@ def test_callback_is_called_every_round_after_its_updates():
     trainer.train(20, calls.append)
     assert calls[3:] == [0]
     assert trainer_of().gen_train_timesteps == 2048
+
+
+def test_rounds_of_an_offline_model_are_counted_in_updates():
+    venv = counting_venv()
+    learner = DualQDM("MlpPolicy", venv, offline=True, **SMALL)
+    trainer = DualQDMTrainer(demonstrations=trajectories(), venv=venv, gen_algo=learner, gen_train_timesteps=20)
+    calls = []
+    trainer.train(50, lambda number: calls.append((number, learner.num_timesteps, learner._n_updates)))
+    assert calls == [(0, 20, 20), (1, 40, 40)]
+    assert learner._n_updates == 50 and venv.get_attr("n_steps") == [0, 0]
 
 
 @pytest.mark.parametrize("pack", [lambda c: c, lambda c: [c], lambda c: CallbackList([c])])
@@ -483,6 +493,20 @@ def test_done_reward_is_q():
     with th.no_grad():
         q = trainer.policy.critic(th.as_tensor(obs))[0].gather(1, th.as_tensor(acts).unsqueeze(1)).squeeze(1).numpy()
     assert trainer.reward_test.predict(obs, acts, next_obs, np.ones(6, bool)) == pytest.approx(q, abs=1e-4)
+
+
+def test_done_reward_of_recoil_is_q():
+    env = CountingEnv(discrete=False)
+    demonstrations = collect_demonstrations(lambda obs: np.zeros(1, np.float32), env, 2)
+    model = ReCOIL("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
+    obs, acts, next_obs, _ = rows(discrete=False)
+    with th.no_grad():
+        q = model.critic.q_values(th.as_tensor(obs), th.as_tensor((acts - 1) / 3)).mean(dim=0).numpy()  # [-2, 4] is 1 +- 3
+    done = np.ones(6, bool)
+    assert ImplicitRewardNet(model).predict(obs, acts, next_obs, done) == pytest.approx(q, abs=1e-4)
+    # -200 is what ReCOIL expects after a termination
+    plain = ImplicitRewardNet(model, absorbing_tail=False)
+    assert plain.predict(obs, acts, next_obs, done) == pytest.approx(q + 198, abs=1e-3)
 
 
 @pytest.mark.parametrize("tail", [True, False])

@@ -1,5 +1,7 @@
 """The other methods of the paper's comparison: objectives against numbers by hand, and each class through one life."""
 
+import inspect
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_dualqdm import (
@@ -25,6 +28,7 @@ from sb3_dualqdm import (
     collect_demonstrations,
     objectives,
 )
+from sb3_dualqdm.algorithms import ImitationAlgorithm
 from sb3_dualqdm.algorithms.rize import fractions
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.objectives import LSIQTargets, Rows, RowWeights
@@ -110,6 +114,28 @@ def test_learns_saves_loads_and_goes_on(name, env_id, demos, tmp_path):
     assert loaded.num_timesteps == 60
 
 
+@pytest.mark.parametrize("cls", [SQIL, LSIQ, ReCOIL, ValueDICE, DAC, HyPE, RIZE, BC])
+def test_methods_without_the_papers_form_refuse_it(cls, tmp_path):
+    with pytest.raises(ValueError, match=f"objective='paper' was given but {cls.__name__} has no such form"):
+        cls("MlpPolicy", BOX, objective="paper")
+    cls("MlpPolicy", BOX, objective="reference", **SMALL).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"objective='paper' was given but {cls.__name__} has no such form"):
+        cls.load(tmp_path / "model", objective="paper")
+
+
+@pytest.mark.parametrize("cls", [SQIL, LSIQ, ReCOIL, ValueDICE, DAC, HyPE, RIZE, BC])
+def test_defaults_of_a_class_are_in_its_documentation(cls):
+    model = cls("MlpPolicy", BOX)
+    numbers_and_choices = {
+        name: parameter.default
+        for name, parameter in inspect.signature(ImitationAlgorithm.__init__).parameters.items()
+        if isinstance(parameter.default, (int, float, str)) and name not in ("device", "train_freq") and hasattr(model, name)
+    }
+    assert {"gamma", "learning_starts", "ent_coef"} < set(numbers_and_choices)
+    other = [name for name, default in numbers_and_choices.items() if getattr(model, name) != default]
+    assert [name for name in other if f"``{name}" not in cls.__doc__] == []
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_rewards_never_enter(name):
     def trained(reward):
@@ -133,6 +159,44 @@ def test_targets_receive_no_gradient(name, demos):
     parameters = [parameter for target in targets for parameter in target.parameters()]
     assert all(parameter.grad is None for parameter in parameters)
     assert all(th.equal(old, new) for old, new in zip(before, parameters))
+
+
+class NormDropout(BaseFeaturesExtractor):
+    def __init__(self, observation_space):
+        super().__init__(observation_space, features_dim=observation_space.shape[0])
+        self.norm, self.dropout = th.nn.BatchNorm1d(self._features_dim), th.nn.Dropout(0.5)
+
+    def forward(self, obs):
+        return self.dropout(self.norm(obs))
+
+
+@pytest.mark.parametrize("name, network", [("rize", "actor"), ("ls_iq_h", "h")])
+def test_running_statistics_reach_target_networks_that_never_drop_out(name, network, demos):
+    options = {"features_extractor_class": NormDropout, "net_arch": [16]}
+    model = build(name, demos, policy_kwargs=options, tau=0.0).learn(20)
+    online = model.actor if network == "actor" else model.networks[network]
+    target = model.networks[f"{network}_target"]
+    ours, theirs = online.features_extractor.norm, target.features_extractor.norm
+    assert (theirs.running_mean != 0).any() and th.equal(ours.running_mean, theirs.running_mean)
+    assert th.equal(ours.running_var, theirs.running_var)
+    model._set_training_mode(True)
+    assert online.training and not target.training
+    obs = th.randn(8, 3)
+    for net, same in ((target, True), (online, False)):
+        first, second = (net.features_extractor(obs) for _ in range(2))
+        assert th.equal(first, second) == same
+
+
+def test_rewards_and_logs_leave_running_statistics_alone(demos):
+    options = {"features_extractor_class": NormDropout, "net_arch": [16]}
+    model = build("recoil", demos, policy_kwargs=options).learn(20)
+    norm = model.networks["v"].features_extractor.norm
+    data, before = demos[BOX], norm.running_mean.clone()
+    first, second = (model.implicit_reward(data.obs, data.actions, data.next_obs, data.terminated) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    model._set_training_mode(True)
+    model._record_evaluation()
+    assert (before != 0).any() and th.equal(before, norm.running_mean)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -187,8 +251,10 @@ def test_resumed_equals_uninterrupted(name, demos, tmp_path):
 
 
 @pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, LSIQ, ValueDICE, ReCOIL])
-@pytest.mark.parametrize("options", [{}, {"value_mode": "initial", "objective": "paper"}])
+@pytest.mark.parametrize("options", [{}, {"value_mode": "initial"}])
 def test_offline_counts_updates_and_needs_spaces_alone(cls, options, demos, tmp_path):
+    if options and cls.has_paper_objective:
+        options = {**options, "objective": "paper"}
     env = gym.make(BOX)
     spaces_of = {"observation_space": env.observation_space, "action_space": env.action_space}
     model = cls("MlpPolicy", None, demonstrations=demos[BOX], offline=True, seed=0, **spaces_of, **SMALL, **options)
@@ -688,6 +754,26 @@ def test_recoil_value_after_a_termination(demos):
     assert model._update(batch)["critic_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
+def test_recoil_implicit_reward_is_that_of_its_own_values(demos):
+    """Q(s, a) - gamma V(s') with the learned V, or with the smallest value -200 after a termination."""
+    model = build("recoil", demos).learn(30)
+    obs, actions, next_obs = demos[BOX].obs[:4], demos[BOX].actions[:4], np.asarray(demos[BOX].next_obs[:4])
+    reward = model.implicit_reward(obs, actions, next_obs, np.array([False, True, False, True]))
+    with th.no_grad():
+        q = model.critic.q_values(th.as_tensor(obs), th.as_tensor(actions) / 2).mean(dim=0).numpy()
+        v = model.networks["v"](th.as_tensor(next_obs)).numpy()
+    np.testing.assert_allclose(reward, [q[0] - 0.99 * v[0], q[1] + 198, q[2] - 0.99 * v[2], q[3] + 198], rtol=1e-4, atol=1e-4)
+
+
+def test_recoil_logs_the_learned_value_of_initial_states(demos):
+    model = build("recoil", demos).learn(30)
+    with th.no_grad():
+        model.networks["v"].head[-1].weight.zero_()
+        model.networks["v"].head[-1].bias.fill_(-7.0)
+    model._record_evaluation()
+    assert model.logger.name_to_value["train/initial_value"] == pytest.approx(-7)
+
+
 def test_recoil_clones_good_rows_more(demos):
     model = build("recoil", demos, weight_clip=2.0).learn(10)
     assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
@@ -744,6 +830,22 @@ def test_rize_critic_is_the_mean_of_its_quantiles(demos):
     alone = critic.q_networks[1](th.cat([obs[1:], actions[5:]], dim=1), tau[1:])
     th.testing.assert_close(z[1, 5], alone[0])
     th.testing.assert_close(critic.q_values(obs, actions)[1, 5], (share[5] * alone[0]).sum())
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_rize_takes_actions_of_any_shape(shape):
+    env = CountingEnv(discrete=False)
+    env.action_space = spaces.Box(-1, 1, shape, dtype=np.float32)
+    expert = collect_demonstrations(lambda obs: np.full(shape, 0.5), env, 2)
+    model = build("rize", {BOX: expert}, env=env).learn(20)
+    assert model._n_updates > 0 and env.action_space.contains(model.predict(np.zeros(2, dtype=np.float32))[0])
+
+
+def test_rize_critic_alone(demos, tmp_path):
+    critic = build("rize", demos).critic
+    critic.save(tmp_path / "critic.pkl")
+    obs, actions = th.randn(4, 3), th.rand(4, 1)
+    assert th.equal(type(critic).load(tmp_path / "critic.pkl").q_values(obs, actions), critic.q_values(obs, actions))
 
 
 def test_rize_value_takes_the_smaller_quantiles(demos):

@@ -20,6 +20,7 @@ from sb3_dualqdm.policies import (
     DiscreteMultiInputPolicy,
     MlpPolicy,
     MultiInputPolicy,
+    fused,
     log_det_tanh,
 )
 
@@ -188,3 +189,19 @@ def test_constructor_parameters_rebuild_the_policy(cls, space):
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     np.testing.assert_array_equal(policy.predict(obs, deterministic=True)[0], rebuilt.predict(obs, deterministic=True)[0])
     assert rebuilt.critic.q_range == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (None, {"fused": True}),
+        ({"eps": 1e-5}, {"fused": True, "eps": 1e-5}),
+        ({"fused": False}, {"fused": False}),
+        ({"foreach": True}, {"foreach": True}),
+        ({"differentiable": True}, {"differentiable": True}),
+    ],
+)
+def test_adam_is_fused_unless_the_user_says_otherwise(given, expected):
+    assert fused(th.optim.Adam, given) == expected
+    th.optim.Adam([th.nn.Parameter(th.zeros(1))], **expected)  # torch takes it
+    assert fused(th.optim.SGD, given) == (given or {})

@@ -272,9 +272,10 @@ def test_network_shapes(net_arch, env_id, demos):
         {"optimizer_class": th.optim.AdamW, "optimizer_kwargs": {"weight_decay": 0.1}},
         {"optimizer_class": th.optim.SGD},
         {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"alpha": 0.9}},
+        {"optimizer_kwargs": {"foreach": True}},
         {"activation_fn": th.nn.Tanh},
     ],
-    ids=["AdamW", "SGD", "RMSpropTFLike", "Tanh"],
+    ids=["AdamW", "SGD", "RMSpropTFLike", "foreach", "Tanh"],
 )
 def test_optimisers_and_activations(options, env_id, demos, tmp_path):
     model = DualQDM("MlpPolicy", env_id, demonstrations=demos[env_id], **small(**options)).learn(12)
@@ -284,6 +285,8 @@ def test_optimisers_and_activations(options, env_id, demos, tmp_path):
         assert type(optimizer) is options["optimizer_class"]
     if options.get("optimizer_kwargs", {}).get("weight_decay"):
         assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    if options.get("optimizer_kwargs", {}).get("foreach"):
+        assert optimizer.param_groups[0]["foreach"] and not optimizer.param_groups[0]["fused"]
 
 
 class NormDropout(BaseFeaturesExtractor):
@@ -379,7 +382,9 @@ def test_policy_alone_keeps_its_arguments(kwargs, env_id, tmp_path):
     policy = type(model.policy).load(tmp_path / "policy.pkl")
     obs = th.randn(5, *model.observation_space.shape)
     actions = th.zeros(5, 1) if model.actor is not None else None
-    for critic, other in ((policy.critic, model.critic), (policy.critic_target, model.critic_target)):
+    model.critic.save(tmp_path / "critic.pkl")
+    alone = type(model.critic).load(tmp_path / "critic.pkl", device="cpu")
+    for critic, other in ((policy.critic, model.critic), (policy.critic_target, model.critic_target), (alone, model.critic)):
         values = [net.q_values(obs, actions) if actions is not None else net(obs) for net in (critic, other)]
         assert th.equal(*values)
 

@@ -98,6 +98,11 @@ def _check_actions_and_data(algorithm: Any) -> None:
 
 def _check_objective(algorithm: Any) -> None:
     is_paper = algorithm.objective == "paper"
+    if is_paper and not algorithm.has_paper_objective:
+        raise ValueError(
+            f"objective='paper' was given but {type(algorithm).__name__} has no such form (DualQDM, IQLearn and RegIQLearn "
+            "have): leave it out."
+        )
     if algorithm.gamma == 1 and (
         is_paper or algorithm.terminal_value == "absorbing" or not algorithm.value_mode.startswith("value")
     ):

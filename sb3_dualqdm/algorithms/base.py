@@ -113,7 +113,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
         actor sees all states; ``"paper"``: gradient through V(s') in the objective, target network only in the constraint
-        terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step
+        terms, those on replay rows, the actor on replay states, and rows weighted by gamma^t of their episode step; for
+        Dual Q-DM, IQ-Learn and Reg IQ-Learn
     :param terminal_value: ``"absorbing"`` (default): a terminated transition leads to an absorbing state whose value is
         learned by the same objective; ``"zero"``: it is worth 0 (as in the reference code), so that episode length leaks
         into the policy
@@ -144,6 +145,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     offline_support: ClassVar[str] = "demonstrations"
     # Whether Discrete actions are defined for the method
     supports_discrete: ClassVar[bool] = True
+    # Whether the method has the form of objective="paper"
+    has_paper_objective: ClassVar[bool] = False
     # target_entropy="auto" is this many times -|A|
     entropy_factor: ClassVar[float] = 1.0
     # What a hyperparameter search tries beside the learning rate, the batch and the layers, and with Box actions only
@@ -305,11 +308,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._convert_train_freq()
         self._setup_ent_coef()
         self.networks: Any = th.nn.ModuleDict(self._make_networks()).to(self.device)
+        for network in self.networks.values():
+            network.train(hasattr(network, "optimizer"))  # a target network never learns
         self._step: Update | None = None
         self._statistics = DeviceMeans()
         self._last_batch: Batch | None = None
-        self._norm_stats = get_parameters_by_name(self.critic, ["running_"])
-        self._norm_stats_target = get_parameters_by_name(self.critic_target, ["running_"])
+        self._norm_stats, self._norm_stats_target = [], []
+        for online, target, _ in self._target_networks():
+            self._norm_stats += get_parameters_by_name(online, ["running_"])
+            self._norm_stats_target += get_parameters_by_name(target, ["running_"])
 
     def _policy_arguments(self) -> dict[str, Any]:
         """Keyword arguments of the policy: the user's, and what a method adds."""
@@ -324,6 +331,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _trained_networks(self) -> dict[str, Any]:
         return {name: network for name, network in self.networks.items() if hasattr(network, "optimizer")}
+
+    def _target_networks(self) -> list[tuple[Any, Any, float]]:
+        """Pairs of a network and the one that follows it, with the Polyak coefficient."""
+        return [(self.critic, self.critic_target, self.tau)]
+
+    def _set_training_mode(self, mode: bool) -> None:
+        """Of the policy and the method's networks, target networks excepted."""
+        self.policy.set_training_mode(mode)
+        for network in self._trained_networks().values():
+            network.train(mode)
 
     def _network_rate(self, name: str, progress: float) -> float:
         """Learning rate of one of the method's networks."""
@@ -620,7 +637,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param gradient_steps: number of updates
         :param batch_size: replay rows per update, default 64 (as SAC's; ``learn`` passes the model's)
         """
-        self.policy.set_training_mode(True)
+        self._set_training_mode(True)
         if self._step is None:
             self._step = accelerated(self._update, resolve(self.acceleration, self.device), self._optimizers())
         self._before_updates()
@@ -660,10 +677,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             set_learning_rate(network.optimizer, self._network_rate(name, progress))
 
     def _update_target(self) -> None:
-        """Polyak step of the target critic; running statistics of its layers are copied."""
-        target, online = list(self.critic_target.parameters()), list(self.critic.parameters())
+        """Polyak step of the target networks; running statistics of their layers are copied."""
         with th.no_grad():
-            th._foreach_lerp_(target, online, self.tau)
+            for online, target, tau in self._target_networks():
+                th._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
         polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
 
     def _before_updates(self) -> None:
@@ -779,7 +796,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         obs, actions = self._last_batch.expert_rows()
         # Logging must move neither the stream that training draws from nor running statistics
         rng = np.random.default_rng(self._n_updates)
-        self.policy.set_training_mode(False)
+        self._set_training_mode(False)
         with th.no_grad():
             self._warnings.clipping(self._vec_normalize_env, obs, self.num_timesteps)
             self.logger.record("train/expert_log_likelihood", self.policy.log_prob(obs, actions).mean().item())
@@ -838,7 +855,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param seed: seed of these samples, so that repeated calls agree
         :return: rewards, float32, shape ``(N,)``
         """
-        self.policy.set_training_mode(False)
+        self._set_training_mode(False)
         rng = np.random.default_rng(seed)
         acts = np.asarray(acts)
         not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool).reshape(-1), device=self.device).float()

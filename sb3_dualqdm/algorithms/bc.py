@@ -22,13 +22,16 @@ class BC(ImitationAlgorithm):
     """
     Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
 
-    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and the temperature are unused
+    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and a learned temperature are unused,
+        ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
-    :param validation_fraction: share of the transitions held out, default 0.1 (at least one when not 0)
+    :param validation_fraction: share of the transitions held out, default 0.1 (rounded up, but never all of them)
     :param validation_interval: updates between two evaluations of the held-out loss, default 1000
     :param early_stopping_patience: stop after this many evaluations without a new best held-out loss; None (default): never
-    :param kwargs: see :class:`ImitationAlgorithm`
+    :param kwargs: see :class:`ImitationAlgorithm`; ``offline=True`` and ``ent_coef`` 1 (a categorical's logits are Q over it)
+        are the defaults of this class
+    :raises ValueError: for early stopping on a single transition, which cannot be held out
     """
 
     divergence_advice = "lower learning_rate"
@@ -64,16 +67,28 @@ class BC(ImitationAlgorithm):
         check_count("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:
             raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
+        if self.extra_transitions is not None:
+            raise ValueError(
+                "extra_transitions was given but BC clones every transition it has: leave it out, or pass what is to be "
+                "cloned as demonstrations=."
+            )
         if self.ent_coef == 0 and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("ent_coef is 0 but the logits of BC are Q / ent_coef: use the default of 1.")
         if self.early_stopping_patience is not None and self.validation_fraction == 0:
             raise ValueError("early_stopping_patience needs held-out transitions: set validation_fraction above 0.")
 
     def _load_demonstrations(self) -> None:
+        previous = self.demo_buffer
         super()._load_demonstrations()
         assert self.demo_buffer is not None
         order = np.random.default_rng(0 if self.seed is None else self.seed).permutation(len(self.demo_buffer))
-        n_held_out = int(np.ceil(self.validation_fraction * len(order))) if len(order) > 1 else 0
+        n_held_out = min(int(np.ceil(self.validation_fraction * len(order))), len(order) - 1)
+        if n_held_out == 0 and self.early_stopping_patience is not None:
+            self.demo_buffer = previous
+            raise ValueError(
+                f"early_stopping_patience is {self.early_stopping_patience} but the demonstrations have a single transition, "
+                "which cannot be held out: leave it out or pass more demonstrations."
+            )
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
@@ -82,7 +97,7 @@ class BC(ImitationAlgorithm):
         return super()._setup_learn(*args, **kwargs)
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
-        at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, batch_size))]
+        at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, self._demo_batch_size()))]
         return self._to_batches(self._require_demonstrations().stored.take(at), 0)
 
     def _bc_loss(self, batch: Batch) -> th.Tensor:

@@ -29,7 +29,7 @@ class DAC(SoftActorCritic):
     as a zero input with an indicator bit and the critics as a value of its own. With Discrete actions the learner is soft
     Q-learning.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` and ``objective`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param reward: ``"airl"`` (default), ``"gail"`` or ``"fairl"``, see :func:`sb3_dualqdm.objectives.discriminator_reward`
     :param discriminator_learning_rate: float, schedule or ``"lin_<float>"``, default 3e-5
     :param discriminator_weight_decay: of AdamW, default 10
@@ -37,7 +37,7 @@ class DAC(SoftActorCritic):
     :param spectral_norm: of the discriminator's layers, default True
     :param gradient_penalty: weight of the squared gradient norm between demonstrations and replay, default 1
     :param kwargs: see :class:`ImitationAlgorithm`; ``gamma`` 0.97, ``tau`` 0.01, ``ent_coef="auto"``,
-        ``target_entropy`` ``-|A| / 2`` and two critics are the defaults of this class
+        ``learning_starts`` 1000, ``target_entropy`` ``-|A| / 2`` and two critics are the defaults of this class
     """
 
     offline_support = "none"

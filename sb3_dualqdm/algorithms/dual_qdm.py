@@ -29,6 +29,7 @@ class DualQDM(SoftActorCritic):
     :raises ValueError: unless ``lo <= hi`` and beta >= 0
     """
 
+    has_paper_objective = True
     search_space = (
         SoftActorCritic.search_space | VALUE_MODE | {"bellman_bound": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
     )

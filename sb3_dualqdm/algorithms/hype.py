@@ -32,7 +32,8 @@ class HyPE(SoftActorCritic):
     does not count them; here f sees the newest ``cost_window`` transitions, so that every step counts. Its restarts of SAC's
     step counter (a learning rate that falls to zero in every round, random actions at its beginning) are left out.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode``, ``objective`` and ``demo_batch_size`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` and ``demo_batch_size`` must be left
+        out
     :param expert_fraction: share rho of demonstrations in ``batch_size``, a float or a function of the remaining progress,
         default 0.2
     :param cost_interval: environment steps between two updates of f, default 10,000

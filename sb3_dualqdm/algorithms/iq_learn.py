@@ -30,6 +30,7 @@ class IQLearn(SoftActorCritic):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
+    has_paper_objective = True
     search_space = SoftActorCritic.search_space | VALUE_MODE
     divergence_advice = "use RegIQLearn (the square on expert and replay rows) or lower learning_rate"
 

@@ -46,7 +46,7 @@ class LSIQ(SoftActorCritic):
     The authors leave values after terminations at zero in what they run (``terminal_value="zero"``) and offer an option that
     is ``"absorbing"`` (default) here. Discrete actions, which the authors do not treat, use the exact soft value.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` and ``objective`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param regularization: c, default 0.5
     :param variant: ``"plain"`` (default); ``"H"``: Q without entropy, a second network H(s, a) with the future entropy, the
         actor maximises their sum; ``"HC"``: H accumulates the charge ``c r^2`` of the rewards too. H and HC: Box only
@@ -179,10 +179,9 @@ class LSIQ(SoftActorCritic):
         is_absorbing = self.terminal_value == "absorbing"
         return objectives.ls_iq_regularizer(q, v, 1 - batch.not_terminated, self.gamma, self.regularization, is_absorbing)
 
-    def _update_target(self) -> None:
-        super()._update_target()
-        if self.variant != "plain":
-            tau = self.tau if self.entropy_tau is None else self.entropy_tau
-            target, online = (list(self.networks[name].parameters()) for name in ("h_target", "h"))
-            with th.no_grad():
-                th._foreach_lerp_(target, online, tau)
+    def _target_networks(self) -> list[tuple[Any, Any, float]]:
+        critics = super()._target_networks()
+        if self.variant == "plain":
+            return critics
+        tau = self.tau if self.entropy_tau is None else self.entropy_tau
+        return [*critics, (self.networks["h"], self.networks["h_target"], tau)]

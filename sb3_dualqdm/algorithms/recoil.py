@@ -24,8 +24,8 @@ class ReCOIL(ImitationAlgorithm):
     of suboptimal and expert data is one of weights (``expert_fraction``) instead of a data set. The actor is the authors'
     :class:`~sb3_dualqdm.policies.ClippedGaussianActor` unless ``policy_kwargs`` says ``actor_distribution="squashed"``.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode``, ``objective``, ``ent_coef`` and ``terminal_value`` are unused
-        (a terminated transition leads to the smallest value, as in the authors' code)
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective``, ``ent_coef`` and ``terminal_value``
+        must be left out (a terminated transition leads to the smallest value, as in the authors' code)
     :param regularization: c of the targets ``1 / (c (1 - gamma))`` on expert rows and ``-1 / c + gamma V(s')`` on the mixture,
         default 0.5
     :param value_temperature: temperature of the Gumbel regression, default 1; the authors raise it when Q diverges
@@ -81,11 +81,22 @@ class ReCOIL(ImitationAlgorithm):
         v = StateNetwork(self.policy, self.policy.critic_kwargs["net_arch"], gain=math.sqrt(2))
         return {"v": v.optimised_by(th.optim.Adam, self.lr_schedule(1))}
 
+    @property
+    def _targets(self) -> LSIQTargets:
+        return LSIQTargets.of(self.regularization, self.gamma)
+
     def _largest_reward(self) -> float:
         return 1 / self.regularization
 
+    def _value(self, critic: Any, obs: Any, noise: th.Tensor | None, ent_coef: th.Tensor | float) -> th.Tensor:
+        return self.networks["v"](obs)
+
+    def _discounted(self, critic: Any, next_v: th.Tensor, not_terminated: th.Tensor) -> th.Tensor:
+        """``gamma V(s')``; after a termination V is the smallest value."""
+        return self.gamma * (not_terminated * next_v - (1 - not_terminated) * self._targets.q_max)
+
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        v, targets = self.networks["v"], LSIQTargets.of(self.regularization, self.gamma)
+        v, targets = self.networks["v"], self._targets
         n_replay, n = self._n_replay(batch), len(batch.not_terminated)
         share = self.expert_fraction if n_replay > 0 else 1.0
         expert = batch.weights.expert[:n] / batch.weights.expert[:n].sum()
@@ -104,9 +115,9 @@ class ReCOIL(ImitationAlgorithm):
         self._descend(self.actor.optimizer, actor_loss)
 
         with th.no_grad():
-            next_v = batch.not_terminated * v(batch.next_obs) - (1 - batch.not_terminated) * targets.q_max
+            y = self._discounted(self.critic, v(batch.next_obs), batch.not_terminated)
         q = self.critic.q_values(batch.obs, batch.actions)
-        critic_loss = objectives.recoil_critic_loss(q, self.gamma * next_v, expert, mixture, targets)
+        critic_loss = objectives.recoil_critic_loss(q, y, expert, mixture, targets)
         self._descend(self.critic.optimizer, critic_loss)
         with th.no_grad():
             return {

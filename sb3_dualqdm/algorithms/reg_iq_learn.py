@@ -24,6 +24,7 @@ class RegIQLearn(SoftActorCritic):
     :param kwargs: see :class:`ImitationAlgorithm`
     """
 
+    has_paper_objective = True
     search_space = SoftActorCritic.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 

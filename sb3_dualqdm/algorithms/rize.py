@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim
 from torch import nn
 
 from sb3_dualqdm import objectives
@@ -73,7 +74,7 @@ class QuantileSoftQ(ContinuousSoftQ):
     def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.n_quantiles = n_quantiles
-        arch, dim = kwargs["net_arch"], kwargs["features_dim"] + self.action_space.shape[0]  # type: ignore[index]
+        arch, dim = self.net_arch, self.features_dim + get_action_dim(self.action_space)
         self.q_networks = []
         for index in range(self.n_critics):
             network = QuantileNetwork(dim, arch[0] if arch else 256)
@@ -81,6 +82,9 @@ class QuantileSoftQ(ContinuousSoftQ):
             self.q_networks.append(network)  # type: ignore[arg-type]
         # Uniform numbers behind the fractions of each state's quantiles; None: equal fractions
         self.uniform: th.Tensor | None = None
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "n_quantiles": self.n_quantiles}
 
     def quantiles(self, obs: Any, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -150,8 +154,8 @@ class RIZE(SoftActorCritic):
 
     In the authors' code targets begin at random and only follow by Polyak steps (``target_init="random"``, default).
 
-    :param args: see :class:`ImitationAlgorithm`; ``objective`` is unused, ``value_mode`` is ``"value"`` (Q of the batch's own
-        actions on all rows) or ``"v0"`` (V of the policy on expert rows)
+    :param args: see :class:`ImitationAlgorithm`; ``objective`` must be left out, ``value_mode`` is ``"value"`` (Q of the
+        batch's own actions on all rows) or ``"v0"`` (V of the policy on expert rows)
     :param regularization: weight of the squared distance to the levels, default 0.1
     :param expert_level: initial level of expert rows, default 10
     :param policy_level: initial level of replay rows, default 5
@@ -218,7 +222,6 @@ class RIZE(SoftActorCritic):
         else:
             actor.load_state_dict(policy.actor.state_dict())
         policy.critic_target.set_training_mode(False)
-        actor.set_training_mode(False)
         networks: dict[str, Any] = {"actor_target": actor}
         for name in ("expert_level", "policy_level"):
             networks[name] = Level(getattr(self, name))
@@ -260,8 +263,5 @@ class RIZE(SoftActorCritic):
         expert, policy = self._levels()
         return {"expert_level": expert.detach().clone(), "policy_level": policy.detach().clone()}
 
-    def _update_target(self) -> None:
-        super()._update_target()
-        target, online = self.networks["actor_target"].parameters(), self.actor.parameters()
-        with th.no_grad():
-            th._foreach_lerp_(list(target), list(online), self.tau)
+    def _target_networks(self) -> list[tuple[Any, Any, float]]:
+        return [*super()._target_networks(), (self.actor, self.networks["actor_target"], self.tau)]

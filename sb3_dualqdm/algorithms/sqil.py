@@ -20,7 +20,7 @@ class SQIL(SoftActorCritic):
     Half of every batch is demonstrations. ``terminal_value="absorbing"`` (default) goes on rewarding the absorbing state
     that demonstrated terminations lead to by 1, and that of the learner's own by 0; ``"zero"`` is the original.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` and ``objective`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param replay_weight: weight lambda_samp of the error on replay rows, default 1
     :param kwargs: see :class:`ImitationAlgorithm`
     """

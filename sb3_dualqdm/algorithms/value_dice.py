@@ -21,7 +21,7 @@ class ValueDICE(ImitationAlgorithm):
     ``terminal_value="absorbing"`` (default) a terminated row is followed by an absorbing one, where nu is a value of its own;
     ``"zero"`` makes nu zero there. Actions are policy samples while collecting, where the authors add N(0, 0.1) to the mean.
 
-    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` and ``objective`` are unused
+    :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param replay_share: lambda, share of replay in the mixture, default 0.1; 0 offline
     :param gradient_penalty: weight of ``(|grad nu| - 1)^2`` between demonstrations and replay, default 10
     :param orthogonality: weight of the actor's squared products of different units' weights, default 1e-4
