@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -76,17 +77,25 @@ def check_image_order(venv: VecEnv) -> None:
         )
 
 
-def time_limit(venv: VecEnv | None) -> int | None:
-    """The environment's own step limit, if it is known."""
-    if venv is None:
-        return None
+def _ask(venv: VecEnv | None, method: str, *args: Any) -> Any:
+    """What a method of the first environment answers, if there is one: text or a number, which subprocesses can send."""
     try:
-        # a spec need not survive the way from a subprocess; text and numbers do
-        if "TimeLimit<" not in venv.env_method("__str__", indices=[0])[0]:  # rl_zoo3 has a PatchedTimeLimit
-            return None
-        return venv.env_method("get_wrapper_attr", "_max_episode_steps", indices=[0])[0]
+        return None if venv is None else venv.env_method(method, *args, indices=[0])[0]
     except (AttributeError, NotImplementedError):
         return None
+
+
+def time_limit(venv: VecEnv | None) -> int | None:
+    """The environment's own step limit, if it is known."""
+    is_limited = "TimeLimit<" in (_ask(venv, "__str__") or "")  # rl_zoo3 has a PatchedTimeLimit
+    return _ask(venv, "get_wrapper_attr", "_max_episode_steps") if is_limited else None
+
+
+def environment_id(venv: VecEnv | None) -> str | None:
+    """The id that the environment was made by, if it is known."""
+    # a spec can hold what cannot be sent; an environment is written <TimeLimit<PendulumEnv<Pendulum-v1>>>
+    innermost = re.search(r"<([^<>]+)>+$", _ask(venv, "__str__") or "")
+    return innermost[1] if innermost else None
 
 
 def show(venv: VecNormalize, obs: Obs) -> None:
