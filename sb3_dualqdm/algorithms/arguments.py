@@ -54,7 +54,7 @@ def check_arguments(algorithm: Any) -> None:
     check_choice("terminal_value", algorithm.terminal_value, TERMINAL_VALUES)
     check_choice("warmup", algorithm.warmup, WARMUPS)
     resolve(algorithm.acceleration, algorithm.device)
-    _check_actions_and_data(algorithm)
+    _check_actions_and_steps(algorithm)
     for name in ("batch_size", "demo_batch_size", "n_action_samples", "subsample", "target_update_interval"):
         check_count(name, getattr(algorithm, name))
     if not 0 < algorithm.gamma <= 1:
@@ -78,8 +78,22 @@ def check_arguments(algorithm: Any) -> None:
         )
 
 
-def _check_actions_and_data(algorithm: Any) -> None:
-    """Whether the method is defined for the actions, and learns from what there is."""
+def check_offline_data(algorithm: Any) -> None:
+    """
+    Check what an offline method learns from beside the demonstrations, which a model that only predicts does without.
+
+    :param algorithm: its attributes are the constructor's arguments
+    :raises ValueError: when there is nothing
+    """
+    if algorithm.offline and algorithm.offline_support == "extra_transitions" and algorithm.extra_transitions is None:
+        raise ValueError(
+            f"offline=True was given but {type(algorithm).__name__} needs transitions beside the demonstrations: pass "
+            "extra_transitions=."
+        )
+
+
+def _check_actions_and_steps(algorithm: Any) -> None:
+    """Whether the method is defined for the actions, and has an environment if it needs one."""
     name = type(algorithm).__name__
     if isinstance(algorithm.action_space, spaces.Discrete) and not algorithm.supports_discrete:
         raise ValueError(
@@ -88,10 +102,6 @@ def _check_actions_and_data(algorithm: Any) -> None:
         )
     if algorithm.offline and algorithm.offline_support == "none":
         raise ValueError(f"offline=True was given but {name} needs rollouts of its policy: leave it False.")
-    if algorithm.offline and algorithm.offline_support == "extra_transitions" and algorithm.extra_transitions is None:
-        raise ValueError(
-            f"offline=True was given but {name} needs transitions beside the demonstrations: pass extra_transitions=."
-        )
     if not algorithm.offline and algorithm.env is not None and is_placeholder(algorithm.env):
         raise ValueError(f"env is None but {name} makes environment steps: pass an environment, or offline=True.")
 

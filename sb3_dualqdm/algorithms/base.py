@@ -27,7 +27,14 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate
-from sb3_dualqdm.algorithms.arguments import check_arguments, initial_temperature, plain_path, rate_schedule, target_entropy
+from sb3_dualqdm.algorithms.arguments import (
+    check_arguments,
+    check_offline_data,
+    initial_temperature,
+    plain_path,
+    rate_schedule,
+    target_entropy,
+)
 from sb3_dualqdm.algorithms.batches import Batch, NetworkInputs
 from sb3_dualqdm.algorithms.environments import SpacesOnly, check_action_space, check_image_order, show, time_limit
 from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
@@ -272,6 +279,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 )
             self._setup_model()
             if demonstrations is not None:
+                self._check_offline_data()
                 self._load_demonstrations()
             self._add_extra_transitions()
 
@@ -287,6 +295,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _check_arguments(self) -> None:
         """One sentence for each argument outside its domain."""
         check_arguments(self)
+
+    def _check_offline_data(self) -> None:
+        """One sentence when there are no rows to learn from; not before they are needed, since a zip may hold none."""
+        check_offline_data(self)
 
     def _setup_model(self) -> None:
         if self.replay_buffer_class is None:
@@ -506,6 +518,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises FloatingPointError: when NaN or infinite losses were found
         """
         self._require_demonstrations()
+        self._check_offline_data()
         if self.env is None and self.offline:
             self.env = self._wrap_env(SpacesOnly(self.observation_space, self.action_space))
         if self.env is None:
