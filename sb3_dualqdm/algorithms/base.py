@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Rollout
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate
+from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, Update, accelerated, plain_optimizers, resolve, set_learning_rate
 from sb3_dualqdm.algorithms.arguments import (
     check_arguments,
     check_offline_data,
@@ -138,7 +138,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param observation_space: with ``offline=True`` and ``env=None``, the space of the observations; default None
     :param action_space: likewise, of the actions
     :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
-        With VecNormalize rows are always drawn in host memory
+        With VecNormalize rows are always drawn in host memory. Not saved
     :raises ValueError: for an argument outside its domain, unsuitable spaces or demonstrations
     """
 
@@ -877,7 +877,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     @classmethod
     def load(cls: type[SelfImitation], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any) -> SelfImitation:
         """
-        Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called.
+        Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called; ``acceleration``
+        and ``replay_device`` are the defaults unless given.
 
         :param path: zip file
         :param env: environment to continue learning in; prediction needs none
@@ -887,6 +888,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             kwargs.update(demonstrations=plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
         if "extra_transitions" in kwargs:
             kwargs.update(extra_transitions=plain_path(kwargs["extra_transitions"]))
+        kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
             model = super().load(path, env, *args, **kwargs)
@@ -902,7 +904,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         Follow it by ``learn(total_timesteps, callback, reset_num_timesteps=False)`` with the arguments of the interrupted
         call: the same ``total_timesteps`` completes that call, schedules included; any other number counts additional
-        steps, as always. Generators of random numbers are put back when ``learn`` begins.
+        steps, as always. Generators of random numbers are put back when ``learn`` begins. On a device of the same type the
+        run's ``acceleration`` and ``replay_device`` are kept, on another one they are the defaults.
 
         :param path: file that the callback wrote
         :param env: environment like that of the run, with as many copies; statistics of VecNormalize are put into it
@@ -924,7 +927,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch"]
         excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_warnings"]
-        excluded += ["_resumed", "networks"]
+        excluded += ["_resumed", "networks", *MACHINE_ARGUMENTS]
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]
