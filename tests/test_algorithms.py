@@ -1,5 +1,6 @@
 """The algorithms as SB3 models: running, options, refusals, promises."""
 
+import json
 import warnings
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
@@ -553,6 +555,36 @@ def test_bc_discrete_fits_and_stops_early():
     assert model.num_timesteps < 20_000 and model.num_timesteps % 50 == 0
     assert (model.predict(obs[:-1], deterministic=True)[0] == Trajectory.acts).mean() > 0.95
     assert env.n_steps == 0
+
+
+@pytest.mark.parametrize("cls", [BC, DualQDM])
+def test_offline_runs_log_their_last_updates(cls, demos, tmp_path):
+    options = {**SMALL, "demonstrations": demos["CartPole-v1"], "offline": True, "policy_kwargs": {"net_arch": [2]}}
+    model = cls("MlpPolicy", "CartPole-v1", **options)
+    model.set_logger(configure(str(tmp_path), ["json"]))
+
+    def steps_logged():
+        lines = (tmp_path / "progress.json").read_text().splitlines()
+        return [(row["time/total_timesteps"], row["train/n_updates"]) for row in map(json.loads, lines)]
+
+    model.learn(7)
+    assert steps_logged() == [(7, 7)]
+    if cls is DualQDM:  # whose updates take longer
+        return
+    model.learn(1010, log_interval=1)
+    assert steps_logged() == [(7, 7), (1000, 1007), (1010, 1017)]
+    model.learn(1000, log_interval=1)  # the last update is logged once
+    assert steps_logged()[3:] == [(1000, 2017)]
+    model.learn(3, log_interval=None)
+    assert len(steps_logged()) == 4
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_log_interval_of_nothing_is_refused(offline, demos):
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], offline=offline, **SMALL)
+    with pytest.raises(ValueError, match="log_interval is 0 but a whole number of at least 1"):
+        model.learn(10, log_interval=0)
+    assert model.num_timesteps == 0
 
 
 def test_bc_holds_out_the_stated_share(demos):

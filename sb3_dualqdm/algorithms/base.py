@@ -29,6 +29,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, Update, accelerated, plain_optimizers, resolve, set_learning_rate
 from sb3_dualqdm.algorithms.arguments import (
     check_arguments,
+    check_count,
     check_offline_data,
     initial_temperature,
     plain_path,
@@ -510,13 +511,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         :param total_timesteps: environment steps, as an int or a float such as 1e6 (updates for an offline method)
         :param callback: callbacks called at every step
-        :param log_interval: episodes between two logs (thousands of updates for an offline method)
+        :param log_interval: episodes between two logs (an offline method: thousands of updates, and its end); None: no log
         :param tb_log_name: name of the TensorBoard run, default the class's name
         :param reset_num_timesteps: start counting steps at 0
         :param progress_bar: show a progress bar
-        :raises ValueError: without demonstrations
+        :raises ValueError: without demonstrations, or for a ``log_interval`` below 1
         :raises FloatingPointError: when NaN or infinite losses were found
         """
+        check_count("log_interval", log_interval)
         self._require_demonstrations()
         self._check_offline_data()
         if self.env is None and self.offline:
@@ -536,6 +538,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         total_timesteps, callback = self._setup_learn(total_timesteps, callback, reset, tb_log_name, progress_bar)
         callback.on_training_start(locals(), globals())
         callback.on_rollout_start()
+        n_logged = self._n_updates
         while self.num_timesteps < total_timesteps and not self._finished():
             self.train(gradient_steps=1, batch_size=self.batch_size)
             self.num_timesteps += 1
@@ -545,6 +548,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 break
             if log_interval is not None and self.num_timesteps % (1000 * log_interval) == 0:
                 self.dump_logs()
+                n_logged = self._n_updates
+        if log_interval is not None and self._n_updates > n_logged:
+            self.dump_logs()
         callback.on_rollout_end()
         callback.on_training_end()
 
