@@ -633,6 +633,15 @@ def test_image_observations(discrete, channel_last):
     model.learn(12)
     batch = model._sample_batch(4)
     assert batch.obs.dtype == th.uint8 and batch.obs.shape == (12, 1, 36, 38)
+    rows, actions, no_ends = (
+        model.demo_buffer.stored.take(np.arange(5)),
+        model.demo_buffer.demonstrations.actions[:5],
+        np.zeros(5),
+    )
+    first = [rows.obs.numpy(), rows.next_obs.numpy()]
+    last = [images.transpose(0, 2, 3, 1) for images in first]
+    rewards = [model.implicit_reward(images[0], actions, images[1], no_ends) for images in (first, last)]
+    np.testing.assert_array_equal(*rewards)
     action = model.predict(env.reset()[0])[0]
     assert model.action_space.contains(int(action) if discrete else action)
 
@@ -646,6 +655,12 @@ def test_dict_observations(discrete):
     model.learn(24)
     batch = model._sample_batch(4)
     assert set(batch.obs) == set(env.observation_space.spaces) and len(batch.initial_obs["vec"]) == 4
+    raw = recorded(env)
+    last = {key: np.stack([env.observation_space[key].sample() for _ in range(5)]) for key in raw.obs}
+    first = {**last, "img": last["img"].transpose(0, 3, 1, 2)}
+    assert last["img"].shape[1:] == env.observation_space["img"].shape != model.observation_space["img"].shape
+    rewards = [model.implicit_reward(obs, raw.actions[:5], obs, np.zeros(5)) for obs in (first, last)]
+    np.testing.assert_array_equal(*rewards)
     with pytest.raises(ValueError, match="MultiInputPolicy"):
         DualQDM("MlpPolicy", env)
 

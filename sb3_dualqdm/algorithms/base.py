@@ -37,7 +37,14 @@ from sb3_dualqdm.algorithms.arguments import (
     target_entropy,
 )
 from sb3_dualqdm.algorithms.batches import Batch, NetworkInputs
-from sb3_dualqdm.algorithms.environments import SpacesOnly, check_action_space, check_image_order, show, time_limit
+from sb3_dualqdm.algorithms.environments import (
+    SpacesOnly,
+    channels_first,
+    check_action_space,
+    check_image_order,
+    show,
+    time_limit,
+)
 from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
 from sb3_dualqdm.algorithms.statistics import (
     DeviceMeans,
@@ -849,7 +856,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         Reward that the critic implies, ``r_Q(s, a, s') = Q(s, a) - gamma V(s')`` (mean over critics).
 
-        :param obs: raw observations, shape ``(N, ...)``, or a dict of them
+        :param obs: raw observations, shape ``(N, ...)``, or a dict of them; images with channels first or last
         :param acts: actions in environment units, shape ``(N, ...)``
         :param next_obs: raw next observations
         :param dones: true terminations only, shape ``(N,)``
@@ -863,7 +870,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool).reshape(-1), device=self.device).float()
         ent_coef = self._critic_ent_coef()
         with th.no_grad():
-            obs_tensor, next_tensor = self._inputs.obs(obs), self._inputs.obs(next_obs)
+            space = self.observation_space
+            obs_tensor, next_tensor = (self._inputs.obs(channels_first(given, space)) for given in (obs, next_obs))
             if self.actor is None:
                 actions = th.as_tensor(acts.reshape(-1), device=self.device).long()
                 q = self.policy.q_and_value(obs_tensor, actions, None, ent_coef)[0]

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage, unwrap_vec_normalize
 
 from sb3_dualqdm.buffers import Obs
@@ -83,6 +84,13 @@ def _ask(venv: VecEnv | None, method: str, *args: Any) -> Any:
         return None if venv is None else venv.env_method(method, *args, indices=[0])[0]
     except (AttributeError, NotImplementedError):
         return None
+
+
+def channels_first(obs: Obs, space: spaces.Space) -> Obs:
+    """Images as the space has them, whichever way round they were given; anything else as it is."""
+    if isinstance(space, spaces.Dict):
+        return {key: channels_first(obs[key], part) for key, part in space.spaces.items()}
+    return maybe_transpose(np.asarray(obs), space) if is_image_space(space) else obs
 
 
 def time_limit(venv: VecEnv | None) -> int | None:
