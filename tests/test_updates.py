@@ -354,9 +354,15 @@ def test_replay_buffers_that_do_not_fit_are_refused(counting, tmp_path):
     save_to_pkl(tmp_path / "plain.pkl", ReplayBuffer(10, model.observation_space, model.action_space))
     two = model_on_counting(counting, env=DummyVecEnv([CountingEnv, CountingEnv]), gradient_steps=-1)
     two.save_replay_buffer(tmp_path / "two.pkl")
-    for name in ("plain", "two"):
-        with pytest.raises(ValueError, match="replay buffer"):
+    model_on_counting(counting, discrete=False).save_replay_buffer(tmp_path / "box.pkl")
+    DualQDM("MlpPolicy", "CartPole-v1", **SMALL).save_replay_buffer(tmp_path / "cartpole.pkl")
+    model.save_replay_buffer(tmp_path / "own.pkl")
+    for name in ("plain", "two", "box", "cartpole"):
+        with pytest.raises(ValueError, match="use the same number of environments of the same kind"):
             model.load_replay_buffer(tmp_path / f"{name}.pkl")
+        assert model._replay_buffer is None
+    model.load_replay_buffer(tmp_path / "own.pkl")
+    assert model.replay_buffer.size() == 20
 
 
 def test_failed_demonstrations_leave_the_old_ones(counting):

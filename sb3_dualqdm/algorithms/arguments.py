@@ -19,6 +19,8 @@ from sb3_dualqdm.objectives import VALUE_MODES
 OBJECTIVES = ("reference", "paper")
 TERMINAL_VALUES = ("absorbing", "zero")
 WARMUPS = ("policy", "uniform")
+# What a stored replay buffer must have in common with a model
+REPLAYED = ("n_envs", "observation_space", "action_space")
 # Replay buffers of SB3 that make no sense here
 REFUSED_REPLAY_BUFFERS = {
     "HerReplayBuffer": "hindsight relabels goals to change rewards, which are never read",
@@ -132,6 +134,22 @@ def _check_replay_buffer_class(replay_buffer_class: type | None) -> None:
         f"replay_buffer_class is {replay_buffer_class.__name__} but initial states and episode steps are needed "
         "beside the transitions: derive it from sb3_dualqdm.buffers.ImitationReplayBuffer or leave it out."
     )
+
+
+def check_replay_buffer(buffer: Any, algorithm: Any, path: Any) -> None:
+    """
+    :param buffer: that a file holds
+    :param algorithm: the model that is to use it
+    :param path: of the file
+    :raises ValueError: unless it is one of ours, of the model's spaces and number of environments
+    """
+    is_ours = isinstance(buffer, (ImitationReplayBuffer, ImitationDictReplayBuffer))
+    found, needed = (f"{x.n_envs} environments with {x.observation_space} and {x.action_space}" for x in (buffer, algorithm))
+    if not is_ours or any(getattr(buffer, name) != getattr(algorithm, name) for name in REPLAYED):
+        raise ValueError(
+            f"The replay buffer in {path} is a {type(buffer).__name__} of {found} but one that a model of this package saved, "
+            f"of {needed}, is needed: use the same number of environments of the same kind."
+        )
 
 
 def plain_path(demonstrations: Any) -> Any:

@@ -31,6 +31,7 @@ from sb3_dualqdm.algorithms.arguments import (
     check_arguments,
     check_count,
     check_offline_data,
+    check_replay_buffer,
     initial_temperature,
     plain_path,
     rate_schedule,
@@ -445,17 +446,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         :param path: file to read
         :param truncate_last_traj: unused
-        :raises ValueError: for a buffer without initial states, or of another number of environments
+        :raises ValueError: for a buffer without initial states, or of other environments or another number of them
         """
         super().load_replay_buffer(path, truncate_last_traj)
-        buffer = self._replay_buffer
-        if not isinstance(buffer, (ImitationReplayBuffer, ImitationDictReplayBuffer)) or buffer.n_envs != self.n_envs:
-            self._replay_buffer = None
-            raise ValueError(
-                f"The replay buffer in {path} is a {type(buffer).__name__} of {buffer.n_envs} environments but one saved by a "
-                f"model of this package with {self.n_envs} is needed: use the same number of environments."
-            )
+        buffer, self._replay_buffer = self._replay_buffer, None
+        check_replay_buffer(buffer, self, path)
         buffer.storage_device = th.device(self._storage_device(self.replay_device))
+        self._replay_buffer = buffer
         self._last_obs = None  # the stored episodes end here
 
     def _load_demonstrations(self) -> None:
