@@ -141,12 +141,48 @@ def test_action_spaces(name, cls):
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), spaces.Box(-np.inf, np.inf, (1,))], ids=str
+    "space",
+    [
+        *(spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), spaces.Box(-np.inf, np.inf, (1,))),
+        *(spaces.Box(-3, 3, (2,), np.int64), spaces.Discrete(3, start=1)),
+    ],
+    ids=str,
 )
 def test_refused_actions_raise_what_sb3_raises(space):
     for error in (AssertionError, ValueError):
         with pytest.raises(error, match="action space"):
             DualQDM("MlpPolicy", SpacesEnv(BOX, space))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([spaces.Discrete(2), BOX]),
+        spaces.Discrete(4, start=2),
+        spaces.Dict({"a": BOX, "b": spaces.Discrete(4, start=-1)}),
+        spaces.Text(5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("cls", [DualQDM, BC])
+def test_refused_observations(cls, space):
+    with pytest.raises(ValueError, match="observation space"):
+        cls(policy_name(space), SpacesEnv(space))
+    with pytest.raises(ValueError, match="observation space"):
+        cls(policy_name(space), None, offline=True, observation_space=space, action_space=BOX)
+
+
+def test_stacks_of_normalised_frames_are_refused():
+    def stack(venv):
+        return VecFrameStack(venv, 3)
+
+    venv = stack(make_vec_env("Pendulum-v1"))
+    demonstrations = collect_demonstrations(lambda obs: np.zeros((1, 1), dtype=np.float32), venv, 1, seed=0)
+    with pytest.raises(ValueError, match=r"VecNormalize\(VecFrameStack\(env\)"):
+        DualQDM("MlpPolicy", stack(VecNormalize(make_vec_env("Pendulum-v1"))), demonstrations=demonstrations, **SMALL)
+    model = DualQDM("MlpPolicy", VecNormalize(venv), demonstrations=demonstrations, **SMALL).learn(20)
+    with pytest.raises(ValueError, match=r"VecNormalize\(VecFrameStack\(env\)"):
+        model.set_env(stack(VecNormalize(make_vec_env("Pendulum-v1"))))
 
 
 def test_nested_dictionaries_are_refused_as_in_sb3():

@@ -42,7 +42,8 @@ from sb3_dualqdm.algorithms.environments import (
     SpacesOnly,
     channels_first,
     check_action_space,
-    check_image_order,
+    check_observation_space,
+    check_wrapper_order,
     show,
     time_limit,
 )
@@ -297,8 +298,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         check_action_space(env.action_space)
+        check_observation_space(env.observation_space)
         venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
-        check_image_order(venv)
+        check_wrapper_order(venv)
         return venv
 
     def _check_arguments(self) -> None:
