@@ -27,26 +27,8 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, Update, accelerated, plain_optimizers, resolve, set_learning_rate
-from sb3_dualqdm.algorithms.arguments import (
-    check_arguments,
-    check_count,
-    check_offline_data,
-    check_replay_buffer,
-    initial_temperature,
-    plain_path,
-    rate_schedule,
-    target_entropy,
-)
+from sb3_dualqdm.algorithms import arguments, environments
 from sb3_dualqdm.algorithms.batches import Batch, NetworkInputs
-from sb3_dualqdm.algorithms.environments import (
-    SpacesOnly,
-    channels_first,
-    check_action_space,
-    check_observation_space,
-    check_wrapper_order,
-    show,
-    time_limit,
-)
 from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
 from sb3_dualqdm.algorithms.statistics import (
     DeviceMeans,
@@ -90,7 +72,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param policy: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``, or a policy class of :mod:`sb3_dualqdm.policies`
     :param env: environment (id, gymnasium env or VecEnv) with Box or Discrete actions; None for loading, or offline with the
         spaces given
-    :param learning_rate: critic's learning rate, float or schedule of the remaining progress, default 3e-4
+    :param learning_rate: critic's learning rate, float, schedule of the remaining progress or ``"lin_3e-4"`` (linear decay
+        to 0), default 3e-4
     :param buffer_size: replay capacity in transitions, default 1e6; allocated when first used
     :param learning_starts: environment steps before the first update, default 1280
     :param batch_size: replay rows per update, default 256
@@ -98,7 +81,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param gamma: discount, default 0.99
     :param train_freq: environment steps (or ``(n, "episode")``) between training phases, default 1
     :param gradient_steps: updates per training phase, -1: as many as environment steps; default 1
-    :param action_noise: noise added to Box actions while collecting, default None
+    :param action_noise: noise added while collecting, default None; Box only
     :param replay_buffer_class: a subclass of :class:`sb3_dualqdm.buffers.ImitationReplayBuffer` (or of its Dict variant),
         default None: chosen by the observation space
     :param replay_buffer_kwargs: keyword arguments of the replay buffer
@@ -122,10 +105,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ``"builtin:<env id>"`` or :class:`sb3_dualqdm.Demonstrations`; None: the model predicts, but does not learn
     :param n_demonstrations: the first n episodes, or a list of episode indices; None (default): all
     :param subsample: keep every k-th transition (with its true successor), default 1
-    :param demonstrations_kwargs: further keyword arguments of :func:`sb3_dualqdm.load_demonstrations`
+    :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
+        :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None (default): ``learning_rate``;
-        Box only
+    :param actor_learning_rate: likewise; None (default): ``learning_rate``; Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
@@ -173,7 +156,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self,
         policy: str | type[BasePolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | str | Schedule = 3e-4,
         buffer_size: int = 1_000_000,
         learning_starts: int = 1280,
         batch_size: int = 256,
@@ -221,12 +204,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         action_space: spaces.Space | None = None,
     ):
         if env is None and observation_space is not None and action_space is not None:
-            env = SpacesOnly(observation_space, action_space)
+            env = environments.SpacesOnly(observation_space, action_space)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
-            learning_rate,
-            buffer_size=int(buffer_size),
+            learning_rate,  # type: ignore[arg-type]
+            buffer_size=buffer_size,
             learning_starts=learning_starts,
             batch_size=batch_size,
             tau=tau,
@@ -255,7 +238,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = plain_path(demonstrations)
+        self.demonstrations = arguments.plain_path(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -268,7 +251,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
-        self.extra_transitions = plain_path(extra_transitions)
+        self.extra_transitions = arguments.plain_path(extra_transitions)
         self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
@@ -297,24 +280,25 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        check_action_space(env.action_space)
-        check_observation_space(env.observation_space)
+        environments.check_action_space(env.action_space)
+        environments.check_observation_space(env.observation_space)
         venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
-        check_wrapper_order(venv)
+        environments.check_wrapper_order(venv)
         return venv
 
     def _check_arguments(self) -> None:
         """One sentence for each argument outside its domain."""
-        check_arguments(self)
+        arguments.check_arguments(self)
 
     def _check_offline_data(self) -> None:
         """One sentence when there are no rows to learn from; not before they are needed, since a zip may hold none."""
-        check_offline_data(self)
+        arguments.check_offline_data(self)
 
     def _setup_model(self) -> None:
         if self.replay_buffer_class is None:
             is_dict = isinstance(self.observation_space, spaces.Dict)
             self.replay_buffer_class = ImitationDictReplayBuffer if is_dict else ImitationReplayBuffer
+        self._convert_train_freq()
         self._check_arguments()
         self._setup_lr_schedule()
         self.actor_lr_schedule = self._rate_schedule("actor_learning_rate")
@@ -325,7 +309,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self._policy_arguments()
         ).to(self.device)
-        self._convert_train_freq()
         self._setup_ent_coef()
         self.networks: Any = th.nn.ModuleDict(self._make_networks()).to(self.device)
         self._step: Update | None = None
@@ -371,19 +354,22 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def replay_buffer(self) -> Any:  # type: ignore[override]
         """The replay buffer, allocated when first used."""
         if self._replay_buffer is None and hasattr(self, "observation_space"):
-            self._replay_buffer = self.replay_buffer_class(  # type: ignore[misc]
-                self.buffer_size,
-                self.observation_space,
-                self.action_space,
-                device=self.device,
-                n_envs=self.n_envs,
-                **{"storage_device": self._storage_device(self.replay_device), **self.replay_buffer_kwargs},
-            )
+            self._replay_buffer = self._new_replay_buffer(self.buffer_size)
         return self._replay_buffer
 
     @replay_buffer.setter
     def replay_buffer(self, replay_buffer: ReplayBuffer | None) -> None:
         self._replay_buffer = replay_buffer
+
+    def _new_replay_buffer(self, buffer_size: int) -> Any:
+        return self.replay_buffer_class(  # type: ignore[misc]
+            buffer_size,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            n_envs=self.n_envs,
+            **{"storage_device": self._storage_device(self.replay_device), **self.replay_buffer_kwargs},
+        )
 
     def _storage_device(self, device: th.device | str) -> th.device | str:
         """VecNormalize works on arrays in host memory."""
@@ -392,11 +378,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _rate_schedule(self, name: str) -> Callable[[float], float]:
         """Schedule of the remaining progress that an argument gives; None: ``learning_rate``'s."""
         rate = getattr(self, name)
-        return self.lr_schedule if rate is None else rate_schedule(name, rate)
+        return self.lr_schedule if rate is None else arguments.rate_schedule(name, rate)
 
     def _setup_ent_coef(self) -> None:
-        self._target_entropy = target_entropy(self.target_entropy, self.action_space, self.entropy_factor)
-        initial = initial_temperature(self.ent_coef)
+        self._target_entropy = arguments.target_entropy(self.target_entropy, self.action_space, self.entropy_factor)
+        initial = arguments.initial_temperature(self.ent_coef)
         if isinstance(self.ent_coef, str):
             self.log_ent_coef = th.full((1,), initial, device=self.device).log().requires_grad_(True)
             self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1), fused=True)
@@ -424,7 +410,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: when they do not fit the spaces
         """
         previous = self.demonstrations, self.demonstrations_sha256
-        self.demonstrations, self.demonstrations_sha256 = plain_path(demonstrations), None
+        self.demonstrations, self.demonstrations_sha256 = arguments.plain_path(demonstrations), None
         try:
             self._load_demonstrations()
         except Exception:
@@ -439,7 +425,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param force_reset: reset it before learning continues
         """
         super().set_env(env, force_reset)
-        if self.demo_buffer is not None and time_limit(self.env) != self._demonstrations_time_limit:
+        if self.demo_buffer is not None and environments.time_limit(self.env) != self._demonstrations_time_limit:
             self.demo_buffer = None
 
     def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
@@ -452,14 +438,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         super().load_replay_buffer(path, truncate_last_traj)
         buffer, self._replay_buffer = self._replay_buffer, None
-        check_replay_buffer(buffer, self, path)
+        arguments.check_replay_buffer(buffer, self, path)
         buffer.storage_device = th.device(self._storage_device(self.replay_device))
         self._replay_buffer = buffer
         self._last_obs = None  # the stored episodes end here
 
     def _load_demonstrations(self) -> None:
         """Read, validate and scale the demonstrations; a path that changed since it was saved in a zip is reported."""
-        self._demonstrations_time_limit = time_limit(self.env)
+        self._demonstrations_time_limit = environments.time_limit(self.env)
         demos = self._read_transitions(
             self.demonstrations,
             n_demonstrations=self.n_demonstrations,
@@ -484,7 +470,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _read_transitions(self, source: Any, **options: Any) -> Demonstrations:
         """What ``demonstrations`` and ``extra_transitions`` accept, validated for the spaces."""
-        given: dict[str, Any] = {"max_episode_steps": time_limit(self.env), **self.demonstrations_kwargs}
+        given: dict[str, Any] = {"max_episode_steps": environments.time_limit(self.env), **self.demonstrations_kwargs}
         return load_demonstrations(
             source, observation_space=self.observation_space, action_space=self.action_space, **options, **given
         )
@@ -524,11 +510,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: without demonstrations, or for a ``log_interval`` below 1
         :raises FloatingPointError: when NaN or infinite losses were found
         """
-        check_count("log_interval", log_interval)
+        arguments.check_count("log_interval", log_interval)
         self._require_demonstrations()
         self._check_offline_data()
         if self.env is None and self.offline:
-            self.env = self._wrap_env(SpacesOnly(self.observation_space, self.action_space))
+            self.env = self._wrap_env(environments.SpacesOnly(self.observation_space, self.action_space))
         if self.env is None:
             raise ValueError("learn() was called without an environment: pass env= to load() or call set_env() first.")
         run = self._learn_offline if self.offline else super().learn
@@ -609,7 +595,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if venv is None or not venv.training or not venv.norm_obs or self._saw_demonstrations:
             return
         self._saw_demonstrations = True
-        show(venv, map_obs(np.asarray, demos.stored.obs))
+        environments.show(venv, map_obs(np.asarray, demos.stored.obs))
         if not self.offline:
             self._last_obs = venv.normalize_obs(venv.get_original_obs())
 
@@ -870,7 +856,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ent_coef = self._critic_ent_coef()
         with th.no_grad():
             space = self.observation_space
-            obs_tensor, next_tensor = (self._inputs.obs(channels_first(given, space)) for given in (obs, next_obs))
+            obs_tensor, next_tensor = (
+                self._inputs.obs(environments.channels_first(given, space)) for given in (obs, next_obs)
+            )
             if self.actor is None:
                 actions = th.as_tensor(acts.reshape(-1), device=self.device).long()
                 q = self.policy.q_and_value(obs_tensor, actions, None, ent_coef)[0]
@@ -898,9 +886,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param kwargs: arguments to change, such as ``demonstrations=``
         """
         if "demonstrations" in kwargs:
-            kwargs.update(demonstrations=plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
+            kwargs.update(demonstrations=arguments.plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
         if "extra_transitions" in kwargs:
-            kwargs.update(extra_transitions=plain_path(kwargs["extra_transitions"]))
+            kwargs.update(extra_transitions=arguments.plain_path(kwargs["extra_transitions"]))
         kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
