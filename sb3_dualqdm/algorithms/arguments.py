@@ -242,8 +242,8 @@ def _check_replay_buffer_arguments(algorithm: Any) -> None:
     except (TypeError, AssertionError) as error:
         raise ValueError(
             f"A {algorithm.replay_buffer_class.__name__} cannot be built for {algorithm.observation_space} with "
-            f"replay_buffer_kwargs={algorithm.replay_buffer_kwargs} ({error}): leave replay_buffer_class and what it does not "
-            "know out."
+            f"replay_buffer_kwargs={algorithm.replay_buffer_kwargs} ({error}): leave out replay_buffer_class, or the keys "
+            "that it does not know."
         ) from error
 
 
