@@ -16,6 +16,8 @@ from typing import Any
 import torch as th
 
 ACCELERATIONS = ("auto", "none", "compile", "cudagraph")
+# Arguments that say how this machine runs a model, with their defaults; a zip, which another may load, holds none of them
+MACHINE_ARGUMENTS = {"acceleration": "auto", "replay_device": "cpu"}
 # Updates that run eagerly before a capture, so that optimisers and libraries have allocated what they keep.
 WARMUP_UPDATES = 3
 

@@ -126,6 +126,8 @@ class InitialStates:
     """
 
     def __init__(self, observation_space: spaces.Space, capacity: int):
+        if capacity < 1:
+            raise ValueError(f"n_initial_states is {capacity} but at least 1 is needed: leave it out of replay_buffer_kwargs.")
         self.capacity = capacity
         self.n_seen = 0
         if isinstance(observation_space, spaces.Dict):

@@ -20,10 +20,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import is_image_space, maybe_transpose
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_dualqdm.algorithms import DualQDM, ImitationAlgorithm, IQLearn, RegIQLearn
+from sb3_dualqdm.algorithms.environments import channels_first
 from sb3_dualqdm.demonstrations.readers import until_endless
 from sb3_dualqdm.demonstrations.types import map_obs
 
@@ -106,11 +107,7 @@ class ImplicitRewardNet(RewardNet):
     def _tensors(self, obs: Any) -> Any:
         if callable(getattr(obs, "unwrap", None)):  # imitation's DictObs
             obs = obs.unwrap()
-        space = self.observation_space
-        if isinstance(space, spaces.Dict):
-            obs = {key: maybe_transpose(np.asarray(obs[key]), part) for key, part in space.spaces.items()}
-        else:
-            obs = maybe_transpose(np.asarray(obs), space)
+        obs = channels_first(obs, self.observation_space)
         return map_obs(lambda array: th.as_tensor(np.array(array), device=self.device), obs)
 
     def forward(self, state: Any, action: th.Tensor, next_state: Any, done: th.Tensor) -> th.Tensor:

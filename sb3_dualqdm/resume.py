@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.utils import get_device
+
+from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS
 
 STATE_MEMBER = "resume/state.pkl"
 REPLAY_MEMBER = "resume/replay_buffer.pkl"
@@ -66,6 +69,8 @@ class RunState:
     def __init__(self, model: Any, reset_seed: int):
         self.reset_seed = reset_seed
         self.n_envs = model.n_envs
+        self.device_type = model.device.type
+        self.machine_arguments = {name: getattr(model, name) for name in MACHINE_ARGUMENTS}
         self.global_states = _global_states()
         self.sampling = model._rng.bit_generator.state
         self.action_space = model.action_space.np_random.bit_generator.state
@@ -73,6 +78,11 @@ class RunState:
         self.statistics = {k: v.cpu() if isinstance(v, th.Tensor) else v for k, v in means.items()}
         venv = model.get_vec_normalize_env()
         self.vec_normalize = None if venv is None else {name: getattr(venv, name) for name in VEC_NORMALIZE_FIELDS}
+
+    def arguments_on(self, device: th.device | str) -> dict[str, str]:
+        """How the run was accelerated, as far as that applies to a device."""
+        same = get_device(device).type == getattr(self, "device_type", None)  # earlier versions kept neither
+        return self.machine_arguments if same else {}
 
     def restore_vec_normalize(self, model: Any, path: Any) -> None:
         """
@@ -181,7 +191,7 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
         if REPLAY_MEMBER in archive.namelist():
             with archive.open(REPLAY_MEMBER) as stream:
                 replay_buffer = pickle.load(stream)
-    model = model_class.load(path, env, **kwargs)
+    model = model_class.load(path, env, **{**state.arguments_on(kwargs.get("device", "auto")), **kwargs})
     if model.n_envs != state.n_envs:
         raise ValueError(
             f"env has {model.n_envs} copies but the run saved in {path} has {state.n_envs}: use as many, or load() to "
@@ -203,7 +213,8 @@ def continue_from(model: Any, path: Any) -> None:
     :param model: one of this package's models, in ``learn``
     :param path: file that :func:`save_checkpoint` wrote
     """
-    loaded = load_checkpoint(type(model), path, model.env, device=model.device, seed=model.seed)
+    own = {name: getattr(model, name) for name in ("device", "seed", *MACHINE_ARGUMENTS)}
+    loaded = load_checkpoint(type(model), path, model.env, **own)
     kept = (
         *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
         *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),

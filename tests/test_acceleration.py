@@ -1,13 +1,19 @@
 """Ways to run an update: all of them change parameters alike, and leave no trace in what is saved."""
 
+import inspect
+import json
+import zipfile
+
 import numpy as np
 import pytest
 import torch as th
 from algorithm_helpers import SMALL, demonstrations_for
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import create_mlp
 
 from sb3_dualqdm import DAC, DualQDM, RegIQLearn
 from sb3_dualqdm.acceleration import (
+    MACHINE_ARGUMENTS,
     CapturedUpdate,
     accelerated,
     leaves,
@@ -17,6 +23,7 @@ from sb3_dualqdm.acceleration import (
     set_learning_rate,
     tree_map,
 )
+from sb3_dualqdm.algorithms import ImitationAlgorithm
 from sb3_dualqdm.buffers import ImitationReplayBuffer, RawRows
 from sb3_dualqdm.policies import batched
 from sb3_dualqdm.program import OutsideTensors, trace
@@ -178,6 +185,27 @@ def test_zips_do_not_depend_on_the_acceleration(tmp_path):
     group = loaded.critic.optimizer.param_groups[0]
     assert isinstance(group["lr"], float) and not group["capturable"]
     th.testing.assert_close(parameters(model), parameters(loaded))
+
+
+def test_zips_do_not_say_how_a_machine_ran_them(tmp_path):
+    """A model that was trained with these arguments on a GPU loads where there is none."""
+    model = trained("Pendulum-v1", steps=12)
+    model.acceleration, model.replay_device = "cudagraph", "cuda"
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "old", include=list(MACHINE_ARGUMENTS))  # as earlier versions did
+    stored = {}
+    for name in ("model", "old"):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip") as archive:
+            stored[name] = json.loads(archive.read("data"))
+        again = {"env": make_vec_env("Pendulum-v1"), "demonstrations": demonstrations_for("Pendulum-v1")}
+        loaded = DualQDM.load(tmp_path / name, device="cpu", **again)
+        assert {argument: getattr(loaded, argument) for argument in MACHINE_ARGUMENTS} == MACHINE_ARGUMENTS
+        loaded.learn(10)
+    assert not set(MACHINE_ARGUMENTS) & set(stored["model"]) and stored["old"]["acceleration"] == "cudagraph"
+    given = DualQDM.load(tmp_path / "old", acceleration="compile", replay_device="cpu:0", device="cpu")
+    assert (given.acceleration, given.replay_device) == ("compile", "cpu:0")
+    parameters_of = inspect.signature(ImitationAlgorithm.__init__).parameters
+    assert {name: parameters_of[name].default for name in MACHINE_ARGUMENTS} == MACHINE_ARGUMENTS
 
 
 def test_learning_rates_in_tensors_are_set_in_place():

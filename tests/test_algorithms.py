@@ -1,5 +1,6 @@
 """The algorithms as SB3 models: running, options, refusals, promises."""
 
+import json
 import warnings
 
 import gymnasium as gym
@@ -11,10 +12,12 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from sb3_dualqdm import BC, Demonstrations, DualQDM, IQLearn, RegIQLearn
+from sb3_dualqdm import BC, DAC, SQIL, Demonstrations, DualQDM, HyPE, IQLearn, RegIQLearn, to_sac
+from sb3_dualqdm.buffers import ImitationDictReplayBuffer
 
 pytestmark = pytest.mark.both
 
@@ -150,7 +153,7 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"objective": "paper", "value_mode": "v0"}, "heuristic of the reference code"),
         (DualQDM, {"bellman_bounds": (1, -1)}, "lo <= hi"),
         (DualQDM, {"bellman_bounds": (1, 2, 3)}, "lo <= hi"),
-        (DualQDM, {"bellman_penalty": -1}, "at least 0"),
+        (DualQDM, {"bellman_penalty": -1}, r"a number in \[0, inf\)"),
         (DualQDM, {"batch_size": 0}, "batch_size is 0"),
         (DualQDM, {"use_sde": True}, "gSDE is not supported"),
         (DualQDM, {"n_steps": 3}, "n_steps=3"),
@@ -166,7 +169,48 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"demo_batch_size": 0}, "demo_batch_size is 0"),
         (DualQDM, {"batch_size": 8.5}, "batch_size is 8.5"),
         (DualQDM, {"n_action_samples": 1.5}, "n_action_samples is 1.5"),
-        (DualQDM, {"bellman_penalty": float("nan")}, "at least 0"),
+        (DualQDM, {"bellman_penalty": float("nan")}, r"a number in \[0, inf\)"),
+        (DualQDM, {"bellman_bounds": None}, "lo <= hi, or b"),
+        (DualQDM, {"bellman_bounds": "12"}, "lo <= hi, or b"),
+        (DualQDM, {"batch_size": None}, "batch_size is None"),
+        (DualQDM, {"bc_warmup_steps": -5}, "bc_warmup_steps is -5 but a whole number of at least 0"),
+        (DualQDM, {"learning_starts": None}, "learning_starts is None"),
+        (DualQDM, {"learning_starts": -5}, "learning_starts is -5"),
+        (DualQDM, {"buffer_size": 0}, "buffer_size is 0"),
+        (DualQDM, {"buffer_size": float("inf")}, "buffer_size is inf"),
+        (DualQDM, {"gradient_steps": 0}, "gradient_steps is 0 but a whole number of at least 1, or -1"),
+        (DualQDM, {"gradient_steps": -2}, "gradient_steps is -2"),
+        (DualQDM, {"gradient_steps": 1.5}, "gradient_steps is 1.5"),
+        (DualQDM, {"train_freq": 0}, "train_freq is 0"),
+        (DualQDM, {"gamma": "0.9"}, r"gamma is '0.9' but a number in \(0, 1\]"),
+        (DualQDM, {"tau": None}, r"tau is None but a number in \[0, 1\]"),
+        (DualQDM, {"learning_rate": "exp_1"}, "learning_rate is 'exp_1' but a float, a schedule or 'lin_<float>'"),
+        (DualQDM, {"learning_rate": "lin_-1"}, "learning_rate is -1.0 but a number"),
+        (DualQDM, {"target_entropy": "foo"}, "target_entropy is 'foo' but a number in .* or 'auto', is needed"),
+        (DualQDM, {"target_entropy": None}, "target_entropy is None"),
+        (DualQDM, {"replay_buffer_class": "x"}, "replay_buffer_class is 'x'"),
+        (DualQDM, {"replay_buffer_class": ImitationDictReplayBuffer}, "ImitationDictReplayBuffer cannot be built for Box"),
+        (DualQDM, {"replay_buffer_kwargs": {"foo": 1}}, "replay_buffer_kwargs={'foo': 1} .*'foo'"),
+        (DualQDM, {"replay_buffer_kwargs": {"n_initial_states": 0}}, "n_initial_states is 0"),
+        (DualQDM, {"replay_device": "foo"}, "replay_device is 'foo' but that cannot be used here"),
+        (DualQDM, {"replay_device": "cuda:77"}, "replay_device is 'cuda:77' but that cannot be used here"),
+        (DualQDM, {"demonstrations_kwargs": {"foo": 1}}, "demonstrations_kwargs is 'foo' but must be one of"),
+        (DualQDM, {"demonstrations_kwargs": {"subsample": 2}}, "demonstrations_kwargs is 'subsample' but must be one of"),
+        (DualQDM, {"action_noise": NormalActionNoise(np.zeros(1), np.ones(1))}, "Discrete actions take none"),
+        (DualQDM, {"policy_kwargs": {"q_range": (1, -1)}}, "q_range is .1, -1. but .lo, hi. with lo < hi, or None"),
+        (DualQDM, {"policy_kwargs": {"q_range": 5}}, "q_range is 5"),
+        (DualQDM, {"policy_kwargs": {"n_critics": 0}}, "n_critics is 0"),
+        (IQLearn, {"q_range": 5}, "q_range is 5"),
+        (IQLearn, {"q_range": "wide"}, "q_range is 'wide' but .* 'auto' or None is needed"),
+        (IQLearn, {"regularization": "a"}, "regularization is 'a'"),
+        (IQLearn, {"regularization": -1}, "regularization is -1"),
+        (RegIQLearn, {"regularization": -1}, "regularization is -1"),
+        (DAC, {"discriminator_arch": 64}, "discriminator_arch is 64 but a list of layer sizes"),
+        (DAC, {"discriminator_learning_rate": -1}, "discriminator_learning_rate is -1"),
+        (HyPE, {"cost_learning_rate": "lin_1e-3"}, "cost_learning_rate is 'lin_1e-3' but a number"),
+        (HyPE, {"cost_arch": [0]}, r"cost_arch is \[0\]"),
+        (HyPE, {"cost_batch_size": 8.5}, "cost_batch_size is 8.5"),
+        (SQIL, {"replay_weight": "1"}, "replay_weight is '1'"),
         (DualQDM, {"replay_buffer_kwargs": {"handle_timeout_termination": False}}, "time limits"),
         (BC, {"ent_coef": 0}, "logits of BC"),
         (BC, {"bc_warmup_steps": 5}, "warm-up itself"),
@@ -188,9 +232,36 @@ def test_arguments_refused(cls, options, match):
         cls("MlpPolicy", "CartPole-v1", **options)
 
 
-def test_bad_actor_learning_rate_refused():
-    with pytest.raises(ValueError, match="lin_<float>"):
-        DualQDM("MlpPolicy", "Pendulum-v1", actor_learning_rate="exp_1e-4")
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"actor_learning_rate": "exp_1e-4"}, "actor_learning_rate is 'exp_1e-4' but .*lin_<float>"),
+        ({"actor_learning_rate": -1.0}, "actor_learning_rate is -1.0"),
+        ({"actor_learning_rate": "lin_nan"}, "actor_learning_rate is nan"),
+        ({"action_noise": NormalActionNoise(np.zeros(3), np.ones(3))}, r"action_noise has the shape \(3,\) .* have \(1, 1\)"),
+        (
+            {"action_noise": VectorizedActionNoise(NormalActionNoise(np.zeros(1), np.ones(1)), 2)},
+            r"action_noise has the shape \(2, 1\)",
+        ),
+    ],
+)
+def test_arguments_of_box_actions_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        DualQDM("MlpPolicy", "Pendulum-v1", **options)
+
+
+def test_numbers_may_be_written_as_floats_and_rates_as_text(demos, tmp_path):
+    whole = {"batch_size": 8.0, "demo_batch_size": 4.0, "n_action_samples": 2.0, "bc_warmup_steps": 3.0, "gradient_steps": 2.0}
+    whole |= {"buffer_size": 1e3, "learning_starts": 1e1, "subsample": np.float64(2.0), "target_update_interval": np.int64(1)}
+    options = {**SMALL, **whole, "learning_rate": "lin_1e-3", "demonstrations": demos["Pendulum-v1"]}
+    model = DualQDM("MlpPolicy", "Pendulum-v1", **options).learn(20)
+    for name, value in whole.items():
+        assert getattr(model, name) == value and type(getattr(model, name)) is int
+    assert model.lr_schedule(0.5) == 5e-4 and model.critic.optimizer.param_groups[0]["lr"] == 0
+    model.save(tmp_path / "model")
+    assert DualQDM.load(tmp_path / "model", learning_rate="lin_2e-3").lr_schedule(0.5) == 1e-3
+    assert DualQDM.load(tmp_path / "model").lr_schedule(0.5) == 5e-4
+    assert to_sac(model).lr_schedule(0.5) == 5e-4
 
 
 def test_demonstrations_of_another_environment_refused(demos):
@@ -556,6 +627,36 @@ def test_bc_discrete_fits_and_stops_early():
     assert env.n_steps == 0
 
 
+@pytest.mark.parametrize("cls", [BC, DualQDM])
+def test_offline_runs_log_their_last_updates(cls, demos, tmp_path):
+    options = {**SMALL, "demonstrations": demos["CartPole-v1"], "offline": True, "policy_kwargs": {"net_arch": [2]}}
+    model = cls("MlpPolicy", "CartPole-v1", **options)
+    model.set_logger(configure(str(tmp_path), ["json"]))
+
+    def steps_logged():
+        lines = (tmp_path / "progress.json").read_text().splitlines()
+        return [(row["time/total_timesteps"], row["train/n_updates"]) for row in map(json.loads, lines)]
+
+    model.learn(7)
+    assert steps_logged() == [(7, 7)]
+    if cls is DualQDM:  # whose updates take longer
+        return
+    model.learn(1010, log_interval=1)
+    assert steps_logged() == [(7, 7), (1000, 1007), (1010, 1017)]
+    model.learn(1000, log_interval=1)  # the last update is logged once
+    assert steps_logged()[3:] == [(1000, 2017)]
+    model.learn(3, log_interval=None)
+    assert len(steps_logged()) == 4
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_log_interval_of_nothing_is_refused(offline, demos):
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], offline=offline, **SMALL)
+    with pytest.raises(ValueError, match="log_interval is 0 but a whole number of at least 1"):
+        model.learn(10, log_interval=0)
+    assert model.num_timesteps == 0
+
+
 def test_bc_holds_out_the_stated_share(demos):
     model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], validation_fraction=0.2, **SMALL)
     assert len(model._held_out) == 100 and len(model._kept) == 400
@@ -627,6 +728,15 @@ def test_image_observations(discrete, channel_last):
     model.learn(12)
     batch = model._sample_batch(4)
     assert batch.obs.dtype == th.uint8 and batch.obs.shape == (12, 1, 36, 38)
+    rows, actions, no_ends = (
+        model.demo_buffer.stored.take(np.arange(5)),
+        model.demo_buffer.demonstrations.actions[:5],
+        np.zeros(5),
+    )
+    first = [rows.obs.numpy(), rows.next_obs.numpy()]
+    last = [images.transpose(0, 2, 3, 1) for images in first]
+    rewards = [model.implicit_reward(images[0], actions, images[1], no_ends) for images in (first, last)]
+    np.testing.assert_allclose(*rewards, rtol=1e-4, atol=1e-5)
     action = model.predict(env.reset()[0])[0]
     assert model.action_space.contains(int(action) if discrete else action)
 
@@ -640,6 +750,12 @@ def test_dict_observations(discrete):
     model.learn(24)
     batch = model._sample_batch(4)
     assert set(batch.obs) == set(env.observation_space.spaces) and len(batch.initial_obs["vec"]) == 4
+    last = {key: np.stack([space.sample() for _ in range(5)]) for key, space in env.observation_space.spaces.items()}
+    actions = np.stack([env.action_space.sample() for _ in range(5)])
+    first = {**last, "img": last["img"].transpose(0, 3, 1, 2)}
+    assert last["img"].shape[1:] == env.observation_space["img"].shape != model.observation_space["img"].shape
+    rewards = [model.implicit_reward(obs, actions, obs, np.zeros(5)) for obs in (first, last)]
+    np.testing.assert_allclose(*rewards, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="MultiInputPolicy"):
         DualQDM("MlpPolicy", env)
 

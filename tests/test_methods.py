@@ -321,6 +321,23 @@ def test_offline_refusals(demos):
         DualQDM("MlpPolicy", None, offline=True)
 
 
+@pytest.mark.parametrize("cls, options", [(SQIL, {}), (RIZE, {}), (LSIQ, {"policy_term": "q_old_policy"})])
+def test_offline_models_without_their_data_predict(cls, options, demos, tmp_path):
+    options = {"demonstrations": "builtin:Pendulum-v1", "offline": True, **options, **SMALL}
+    model = cls("MlpPolicy", BOX, extra_transitions=demos[BOX], **options).learn(3)
+    model.save(tmp_path / "model")  # the path of the demonstrations, but no objects
+    loaded = cls.load(tmp_path / "model")
+    obs = np.ones(3, dtype=np.float32)
+    np.testing.assert_array_equal(model.predict(obs, deterministic=True)[0], loaded.predict(obs, deterministic=True)[0])
+    with pytest.raises(ValueError, match="extra_transitions="):
+        loaded.learn(3)
+    assert cls.load(tmp_path / "model", extra_transitions=demos[BOX]).learn(3).num_timesteps == 3
+    bare = cls("MlpPolicy", BOX, **{**options, "demonstrations": None})
+    bare.set_demonstrations(demos[BOX])
+    with pytest.raises(ValueError, match="extra_transitions="):
+        bare.learn(3)
+
+
 # --- SQIL -------------------------------------------------------------------------------------------------------------------
 
 

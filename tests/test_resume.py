@@ -281,6 +281,30 @@ def test_a_run_that_dies_while_writing_leaves_the_previous_checkpoint(demos, tmp
     assert resumed.num_timesteps == 20
 
 
+def test_resumed_runs_keep_their_acceleration_on_the_same_kind_of_device(demos, tmp_path, monkeypatch):
+    env_id = "Pendulum-v1"
+    options = {**SMALL, "demonstrations": demos[env_id], "seed": 0}
+    machine = {"acceleration": "none", "replay_device": "cpu:0"}
+
+    def how(model):
+        return {"acceleration": model.acceleration, "replay_device": model.replay_device}
+
+    DualQDM("MlpPolicy", make_env(env_id), **options, **machine).learn(20, ResumableCheckpoint(tmp_path / "run", 10))
+
+    def resumed(**given):
+        return DualQDM.resume(tmp_path / "run", make_env(env_id), demonstrations=demos[env_id], device="cpu", **given)
+
+    same = resumed()
+    assert how(same) == machine and str(same.replay_buffer.storage_device) == "cpu:0"
+    assert how(resumed(acceleration="compile")) == {**machine, "acceleration": "compile"}
+    own = DualQDM("MlpPolicy", make_env(env_id), **options, acceleration="auto")
+    own.learn(30, ResumableCheckpoint(tmp_path / "run", 10, resume=True))
+    assert how(own) == {"acceleration": "auto", "replay_device": "cpu"} and own.num_timesteps == 30
+    assert str(own.replay_buffer.storage_device) == "cpu"
+    monkeypatch.setattr("sb3_dualqdm.resume.get_device", lambda device: th.device("cuda"))
+    assert how(resumed()) == {"acceleration": "auto", "replay_device": "cpu"}
+
+
 def test_checkpoint_is_a_model_and_costs_what_it_holds(demos, tmp_path):
     options = {**SMALL, "buffer_size": 1_000_000}
     model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], seed=0, **options)

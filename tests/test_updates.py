@@ -11,12 +11,13 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, collect_demonstrations
-from sb3_dualqdm.algorithms.environments import time_limit
+from sb3_dualqdm.algorithms.environments import environment_id, time_limit
 from sb3_dualqdm.algorithms.weights import row_weights
 from sb3_dualqdm.buffers import DemonstrationBuffer, RawRows
 
@@ -310,6 +311,30 @@ class Unpicklable(CountingEnv):
         self.spec = gym.envs.registration.EnvSpec("Unpicklable-v0", entry_point=lambda: Unpicklable())
 
 
+class WithoutAttributes(DummyVecEnv):
+    """As vectorised environments that are not made of gymnasium environments."""
+
+    def get_attr(self, attr_name, indices=None):
+        raise AttributeError(attr_name)
+
+    def env_method(self, method_name, *args, indices=None, **kwargs):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("vec_env_cls", [SubprocVecEnv, WithoutAttributes])
+def test_logging_asks_for_no_spec(vec_env_cls):
+    def make():
+        return Monitor(gym.wrappers.TimeLimit(Unpicklable(), 10))
+
+    venv = vec_env_cls([make])
+    model = DualQDM("MlpPolicy", venv, demonstrations=collect_demonstrations(lambda obs: 1, make(), 1), **SMALL)
+    model.learn(25, log_interval=1)
+    known = "Unpicklable-v0" if vec_env_cls is SubprocVecEnv else None
+    assert len(model.ep_info_buffer) == 2 and environment_id(model.env) == known
+    venv.close()
+    assert environment_id(make_vec_env("Pendulum-v1")) == "Pendulum-v1" and environment_id(None) is None
+
+
 def test_time_limit_known_after_set_env(tmp_path):
     from types import SimpleNamespace
 
@@ -329,9 +354,15 @@ def test_replay_buffers_that_do_not_fit_are_refused(counting, tmp_path):
     save_to_pkl(tmp_path / "plain.pkl", ReplayBuffer(10, model.observation_space, model.action_space))
     two = model_on_counting(counting, env=DummyVecEnv([CountingEnv, CountingEnv]), gradient_steps=-1)
     two.save_replay_buffer(tmp_path / "two.pkl")
-    for name in ("plain", "two"):
-        with pytest.raises(ValueError, match="replay buffer"):
+    model_on_counting(counting, discrete=False).save_replay_buffer(tmp_path / "box.pkl")
+    DualQDM("MlpPolicy", "CartPole-v1", **SMALL).save_replay_buffer(tmp_path / "cartpole.pkl")
+    model.save_replay_buffer(tmp_path / "own.pkl")
+    for name in ("plain", "two", "box", "cartpole"):
+        with pytest.raises(ValueError, match="use the same number of environments of the same kind"):
             model.load_replay_buffer(tmp_path / f"{name}.pkl")
+        assert model._replay_buffer is None
+    model.load_replay_buffer(tmp_path / "own.pkl")
+    assert model.replay_buffer.size() == 20
 
 
 def test_failed_demonstrations_leave_the_old_ones(counting):

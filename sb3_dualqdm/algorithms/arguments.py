@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 
 from sb3_dualqdm.acceleration import resolve
@@ -19,6 +21,15 @@ from sb3_dualqdm.objectives import VALUE_MODES
 OBJECTIVES = ("reference", "paper")
 TERMINAL_VALUES = ("absorbing", "zero")
 WARMUPS = ("policy", "uniform")
+# Arguments that are whole numbers, with the least that makes sense
+WHOLE_NUMBERS = {
+    **dict.fromkeys(("buffer_size", "batch_size", "n_action_samples", "subsample", "target_update_interval"), 1),
+    **dict.fromkeys(("learning_starts", "bc_warmup_steps"), 0),
+}
+# What demonstrations_kwargs may hold: what the other arguments and the environment do not say
+DEMONSTRATION_OPTIONS = ("max_episode_steps", "clip_actions", "drop_last")
+# What a stored replay buffer must have in common with a model
+REPLAYED = ("n_envs", "observation_space", "action_space")
 # Replay buffers of SB3 that make no sense here
 REFUSED_REPLAY_BUFFERS = {
     "HerReplayBuffer": "hindsight relabels goals to change rewards, which are never read",
@@ -34,17 +45,66 @@ def check_choice(name: str, value: Any, options: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r} but must be one of {options}.")
 
 
+def whole_number(name: str, value: Any, least: int = 1, alternative: str = "") -> int:
+    """
+    A whole number such as 8 or 8.0, as an int.
+
+    :param alternative: what is accepted beside it, for the message
+    :raises ValueError: for anything else, or less than ``least``
+    """
+    is_number = isinstance(value, Real)
+    if not is_number or not math.isfinite(value) or int(value) != value or value < least:
+        raise ValueError(f"{name} is {value!r} but a whole number of at least {least}{alternative} is needed.")
+    return int(value)
+
+
 def check_count(name: str, value: float | None) -> None:
     """
     :raises ValueError: unless the value is a whole number of at least 1, or None
     """
-    if value is not None and (int(value) != value or value < 1):
-        raise ValueError(f"{name} is {value} but a whole number of at least 1 is needed.")
+    if value is not None:
+        whole_number(name, value)
+
+
+def check_number(name: str, value: Any, interval: str = "[0, inf)", alternative: str = "") -> None:
+    """
+    :param interval: as it is written, such as ``"(0, 1]"``; a finite weight by default
+    :param alternative: what is accepted beside it, for the message
+    :raises ValueError: unless the value is a real number in the interval
+    """
+    low, high = (float(bound) for bound in interval[1:-1].split(","))
+    is_number, borders = isinstance(value, Real), {"[": low, "]": high}
+    if not is_number or not (low < value < high or value in (borders.get(interval[0]), borders.get(interval[-1]))):
+        raise ValueError(f"{name} is {value!r} but a number in {interval}{alternative} is needed.")
+
+
+def value_range(name: str, value: Any, relation: str = "<", alternative: str = "") -> tuple[float, float]:
+    """
+    A pair of numbers that are in order.
+
+    :param relation: ``"<"``, or ``"<="`` where they may be the same
+    :param alternative: what is accepted beside it, for the message
+    :raises ValueError: for anything else
+    """
+    pair = tuple(value) if isinstance(value, (Sequence, np.ndarray)) else ()
+    is_range = len(pair) == 2 and all(isinstance(bound, Real) for bound in pair)
+    if not is_range or not (pair[0] < pair[1] or (pair[0] == pair[1] and relation == "<=")):
+        raise ValueError(f"{name} is {value!r} but (lo, hi) with lo {relation} hi{alternative} is needed.")
+    return float(pair[0]), float(pair[1])
+
+
+def check_layers(name: str, value: Any) -> None:
+    """
+    :raises ValueError: unless the value is a list of layer sizes
+    """
+    sizes = value if isinstance(value, (list, tuple)) else (0,)
+    if not all(isinstance(size, (int, np.integer)) and size > 0 for size in sizes):
+        raise ValueError(f"{name} is {value!r} but a list of layer sizes, such as [64], is needed.")
 
 
 def check_arguments(algorithm: Any) -> None:
     """
-    Check the arguments that every method has.
+    Check the arguments that every method has; whole floats become ints, and a text learning rate becomes its schedule.
 
     :param algorithm: its attributes are the constructor's arguments
     :raises ValueError: for the first one that is outside its domain, or that others do not go with
@@ -54,13 +114,23 @@ def check_arguments(algorithm: Any) -> None:
     check_choice("terminal_value", algorithm.terminal_value, TERMINAL_VALUES)
     check_choice("warmup", algorithm.warmup, WARMUPS)
     resolve(algorithm.acceleration, algorithm.device)
-    _check_actions_and_data(algorithm)
-    for name in ("batch_size", "demo_batch_size", "n_action_samples", "subsample", "target_update_interval"):
-        check_count(name, getattr(algorithm, name))
-    if not 0 < algorithm.gamma <= 1:
-        raise ValueError(f"gamma is {algorithm.gamma} but must be in (0, 1].")
-    if not 0 <= algorithm.tau <= 1:
-        raise ValueError(f"tau is {algorithm.tau} but must be in [0, 1].")
+    _check_actions_and_steps(algorithm)
+    for name, least in WHOLE_NUMBERS.items():
+        setattr(algorithm, name, whole_number(name, getattr(algorithm, name), least))
+    if algorithm.demo_batch_size is not None:
+        algorithm.demo_batch_size = whole_number("demo_batch_size", algorithm.demo_batch_size)
+    if isinstance(algorithm.learning_rate, str):
+        algorithm.learning_rate = rate_schedule("learning_rate", algorithm.learning_rate)
+    check_number("gamma", algorithm.gamma, "(0, 1]")
+    check_number("tau", algorithm.tau, "[0, 1]")
+    _check_phases(algorithm)
+    _check_action_noise(algorithm)
+    for name in algorithm.demonstrations_kwargs:
+        check_choice("a key of demonstrations_kwargs", name, DEMONSTRATION_OPTIONS)
+    for name in ("n_critics", "n_quantiles"):
+        check_count(name, algorithm.policy_kwargs.get(name))
+    if algorithm.policy_kwargs.get("q_range") is not None:
+        value_range("q_range", algorithm.policy_kwargs["q_range"], alternative=", or None,")
     if not algorithm.replay_buffer_kwargs.get("handle_timeout_termination", True):
         raise ValueError(
             "handle_timeout_termination=False was given but time limits would be stored as terminations: leave it out."
@@ -71,6 +141,7 @@ def check_arguments(algorithm: Any) -> None:
             "optimize_memory_usage=True was given but it cannot tell time limits from terminations: leave it False."
         )
     _check_replay_buffer_class(algorithm.replay_buffer_class)
+    _check_replay_buffer_arguments(algorithm)
     if algorithm.actor_learning_rate is not None and isinstance(algorithm.action_space, spaces.Discrete):
         raise ValueError(
             f"actor_learning_rate is {algorithm.actor_learning_rate!r} but Discrete actions have no actor (the policy is the "
@@ -78,8 +149,22 @@ def check_arguments(algorithm: Any) -> None:
         )
 
 
-def _check_actions_and_data(algorithm: Any) -> None:
-    """Whether the method is defined for the actions, and learns from what there is."""
+def check_offline_data(algorithm: Any) -> None:
+    """
+    Check what an offline method learns from beside the demonstrations, which a model that only predicts does without.
+
+    :param algorithm: its attributes are the constructor's arguments
+    :raises ValueError: when there is nothing
+    """
+    if algorithm.offline and algorithm.offline_support == "extra_transitions" and algorithm.extra_transitions is None:
+        raise ValueError(
+            f"offline=True was given but {type(algorithm).__name__} needs transitions beside the demonstrations: pass "
+            "extra_transitions=."
+        )
+
+
+def _check_actions_and_steps(algorithm: Any) -> None:
+    """Whether the method is defined for the actions, and has an environment if it needs one."""
     name = type(algorithm).__name__
     if isinstance(algorithm.action_space, spaces.Discrete) and not algorithm.supports_discrete:
         raise ValueError(
@@ -88,10 +173,6 @@ def _check_actions_and_data(algorithm: Any) -> None:
         )
     if algorithm.offline and algorithm.offline_support == "none":
         raise ValueError(f"offline=True was given but {name} needs rollouts of its policy: leave it False.")
-    if algorithm.offline and algorithm.offline_support == "extra_transitions" and algorithm.extra_transitions is None:
-        raise ValueError(
-            f"offline=True was given but {name} needs transitions beside the demonstrations: pass extra_transitions=."
-        )
     if not algorithm.offline and algorithm.env is not None and is_placeholder(algorithm.env):
         raise ValueError(f"env is None but {name} makes environment steps: pass an environment, or offline=True.")
 
@@ -117,16 +198,88 @@ def _check_objective(algorithm: Any) -> None:
         )
 
 
-def _check_replay_buffer_class(replay_buffer_class: type | None) -> None:
-    if replay_buffer_class is None or issubclass(replay_buffer_class, (ImitationReplayBuffer, ImitationDictReplayBuffer)):
+def _check_phases(algorithm: Any) -> None:
+    """When a training phase begins, and how many updates it has."""
+    steps = algorithm.gradient_steps
+    if steps != -1:
+        algorithm.gradient_steps = whole_number(
+            "gradient_steps", steps, alternative=", or -1 for as many as environment steps,"
+        )
+    frequency, unit = algorithm.train_freq.frequency, algorithm.train_freq.unit.value
+    whole_number("train_freq", frequency)
+    if unit == "episode" and algorithm.n_envs > 1:
+        raise ValueError(
+            f"train_freq is ({frequency}, 'episode') but the episodes of {algorithm.n_envs} environments end at different "
+            "times: give a number of steps."
+        )
+
+
+def _check_action_noise(algorithm: Any) -> None:
+    if algorithm.action_noise is None:
         return
+    if isinstance(algorithm.action_space, spaces.Discrete):
+        raise ValueError("action_noise was given but Discrete actions take none: leave it out and raise ent_coef to explore.")
+    found, needed = np.shape(deepcopy(algorithm.action_noise)()), (algorithm.n_envs, *algorithm.action_space.shape)
+    try:
+        fits = np.broadcast_shapes(found, needed) == needed
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"action_noise has the shape {found} but the actions of {algorithm.n_envs} environments have {needed}: give one "
+            "value for each component of an action."
+        )
+
+
+def _check_device(name: str, device: Any) -> None:
+    try:
+        th.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:100]
+        raise ValueError(f"{name} is {device!r} but that cannot be used here ({reason}): use 'cpu'.") from error
+
+
+def _check_replay_buffer_arguments(algorithm: Any) -> None:
+    """Whether a replay buffer, which is allocated late, can be built: the smallest one is."""
+    _check_device("replay_device", algorithm.replay_device)
+    try:
+        algorithm._new_replay_buffer(algorithm.n_envs)
+    except (TypeError, AssertionError) as error:
+        raise ValueError(
+            f"A {algorithm.replay_buffer_class.__name__} cannot be built for {algorithm.observation_space} with "
+            f"replay_buffer_kwargs={algorithm.replay_buffer_kwargs} ({error}): leave out replay_buffer_class, or the keys "
+            "that it does not know."
+        ) from error
+
+
+def _check_replay_buffer_class(replay_buffer_class: Any) -> None:
+    bases = getattr(replay_buffer_class, "__mro__", ())
+    if replay_buffer_class is None or {ImitationReplayBuffer, ImitationDictReplayBuffer} & set(bases):
+        return
+    given = getattr(replay_buffer_class, "__name__", repr(replay_buffer_class))
     for name, reason in REFUSED_REPLAY_BUFFERS.items():
-        if any(base.__name__ == name for base in replay_buffer_class.__mro__):
-            raise ValueError(f"replay_buffer_class is {replay_buffer_class.__name__} but {reason}: leave it out.")
+        if any(base.__name__ == name for base in bases):
+            raise ValueError(f"replay_buffer_class is {given} but {reason}: leave it out.")
     raise ValueError(
-        f"replay_buffer_class is {replay_buffer_class.__name__} but initial states and episode steps are needed "
+        f"replay_buffer_class is {given} but initial states and episode steps are needed "
         "beside the transitions: derive it from sb3_dualqdm.buffers.ImitationReplayBuffer or leave it out."
     )
+
+
+def check_replay_buffer(buffer: Any, algorithm: Any, path: Any) -> None:
+    """
+    :param buffer: that a file holds
+    :param algorithm: the model that is to use it
+    :param path: of the file
+    :raises ValueError: unless it is one of ours, of the model's spaces and number of environments
+    """
+    is_ours = isinstance(buffer, (ImitationReplayBuffer, ImitationDictReplayBuffer))
+    found, needed = (f"{x.n_envs} environments with {x.observation_space} and {x.action_space}" for x in (buffer, algorithm))
+    if not is_ours or any(getattr(buffer, name) != getattr(algorithm, name) for name in REPLAYED):
+        raise ValueError(
+            f"The replay buffer in {path} is a {type(buffer).__name__} of {found} but one that a model of this package saved, "
+            f"of {needed}, is needed: use the same number of environments of the same kind."
+        )
 
 
 def plain_path(demonstrations: Any) -> Any:
@@ -157,6 +310,7 @@ def initial_temperature(ent_coef: str | float) -> float:
 def target_entropy(given: str | float, action_space: Any, factor: float) -> float:
     """A number as it is; ``"auto"``: ``0.1 log |A|`` for Discrete actions, ``factor`` times ``-|A|`` for Box."""
     if given != "auto":
+        check_number("target_entropy", given, "(-inf, inf)", ", or 'auto',")
         return float(given)
     if isinstance(action_space, spaces.Discrete):
         return 0.1 * math.log(int(action_space.n))
@@ -169,7 +323,7 @@ def rate_schedule(name: str, rate: float | str | Callable[[float], float]) -> Ca
 
     :param name: name of the argument
     :param rate: a float, a function of the remaining progress, or ``"lin_<float>"``: linear decay to 0
-    :raises ValueError: for any other text
+    :raises ValueError: for any other text, and for numbers that are no rate
     """
     if callable(rate):
         return lambda progress: float(rate(progress))
@@ -181,6 +335,8 @@ def rate_schedule(name: str, rate: float | str | Callable[[float], float]) -> Ca
             prefix = ""
         if prefix != "lin":
             raise ValueError(f"{name} is {rate!r} but a float, a schedule or 'lin_<float>' is needed.")
+        check_number(f"The beginning of {name}", start)
         return lambda progress: progress * start
+    check_number(name, rate)
     constant = float(rate)
     return lambda _: constant

@@ -26,10 +26,9 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Rollout
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_dualqdm.acceleration import Update, accelerated, plain_optimizers, resolve, set_learning_rate
-from sb3_dualqdm.algorithms.arguments import check_arguments, initial_temperature, plain_path, rate_schedule, target_entropy
+from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, Update, accelerated, plain_optimizers, resolve, set_learning_rate
+from sb3_dualqdm.algorithms import arguments, environments
 from sb3_dualqdm.algorithms.batches import Batch, NetworkInputs
-from sb3_dualqdm.algorithms.environments import SpacesOnly, check_action_space, check_image_order, show, time_limit
 from sb3_dualqdm.algorithms.search import DISCOUNT, ENTROPY, Range, SearchSpace
 from sb3_dualqdm.algorithms.statistics import (
     DeviceMeans,
@@ -73,7 +72,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param policy: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``, or a policy class of :mod:`sb3_dualqdm.policies`
     :param env: environment (id, gymnasium env or VecEnv) with Box or Discrete actions; None for loading, or offline with the
         spaces given
-    :param learning_rate: critic's learning rate, float or schedule of the remaining progress, default 3e-4
+    :param learning_rate: critic's learning rate, float, schedule of the remaining progress or ``"lin_3e-4"`` (linear decay
+        to 0), default 3e-4
     :param buffer_size: replay capacity in transitions, default 1e6; allocated when first used
     :param learning_starts: environment steps before the first update, default 1280
     :param batch_size: replay rows per update, default 256
@@ -81,7 +81,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param gamma: discount, default 0.99
     :param train_freq: environment steps (or ``(n, "episode")``) between training phases, default 1
     :param gradient_steps: updates per training phase, -1: as many as environment steps; default 1
-    :param action_noise: noise added to Box actions while collecting, default None
+    :param action_noise: noise added while collecting, default None; Box only
     :param replay_buffer_class: a subclass of :class:`sb3_dualqdm.buffers.ImitationReplayBuffer` (or of its Dict variant),
         default None: chosen by the observation space
     :param replay_buffer_kwargs: keyword arguments of the replay buffer
@@ -105,10 +105,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         ``"builtin:<env id>"`` or :class:`sb3_dualqdm.Demonstrations`; None: the model predicts, but does not learn
     :param n_demonstrations: the first n episodes, or a list of episode indices; None (default): all
     :param subsample: keep every k-th transition (with its true successor), default 1
-    :param demonstrations_kwargs: further keyword arguments of :func:`sb3_dualqdm.load_demonstrations`
+    :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
+        :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: float, schedule or ``"lin_3e-5"`` (linear decay to 0); None (default): ``learning_rate``;
-        Box only
+    :param actor_learning_rate: likewise; None (default): ``learning_rate``; Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
@@ -132,7 +132,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param observation_space: with ``offline=True`` and ``env=None``, the space of the observations; default None
     :param action_space: likewise, of the actions
     :param replay_device: device that replay rows are drawn on, default ``"cpu"``; ``"cuda"`` keeps a copy of the buffer there.
-        With VecNormalize rows are always drawn in host memory
+        With VecNormalize rows are always drawn in host memory. Not saved
     :raises ValueError: for an argument outside its domain, unsuitable spaces or demonstrations
     """
 
@@ -159,7 +159,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self,
         policy: str | type[BasePolicy],
         env: GymEnv | str | None,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | str | Schedule = 3e-4,
         buffer_size: int = 1_000_000,
         learning_starts: int = 1280,
         batch_size: int = 256,
@@ -207,12 +207,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         action_space: spaces.Space | None = None,
     ):
         if env is None and observation_space is not None and action_space is not None:
-            env = SpacesOnly(observation_space, action_space)
+            env = environments.SpacesOnly(observation_space, action_space)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
-            learning_rate,
-            buffer_size=int(buffer_size),
+            learning_rate,  # type: ignore[arg-type]
+            buffer_size=buffer_size,
             learning_starts=learning_starts,
             batch_size=batch_size,
             tau=tau,
@@ -241,7 +241,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = plain_path(demonstrations)
+        self.demonstrations = arguments.plain_path(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -254,7 +254,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
-        self.extra_transitions = plain_path(extra_transitions)
+        self.extra_transitions = arguments.plain_path(extra_transitions)
         self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
@@ -275,6 +275,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 )
             self._setup_model()
             if demonstrations is not None:
+                self._check_offline_data()
                 self._load_demonstrations()
             self._add_extra_transitions()
 
@@ -282,19 +283,25 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        check_action_space(env.action_space)
+        environments.check_action_space(env.action_space)
+        environments.check_observation_space(env.observation_space)
         venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
-        check_image_order(venv)
+        environments.check_wrapper_order(venv)
         return venv
 
     def _check_arguments(self) -> None:
         """One sentence for each argument outside its domain."""
-        check_arguments(self)
+        arguments.check_arguments(self)
+
+    def _check_offline_data(self) -> None:
+        """One sentence when there are no rows to learn from; not before they are needed, since a zip may hold none."""
+        arguments.check_offline_data(self)
 
     def _setup_model(self) -> None:
         if self.replay_buffer_class is None:
             is_dict = isinstance(self.observation_space, spaces.Dict)
             self.replay_buffer_class = ImitationDictReplayBuffer if is_dict else ImitationReplayBuffer
+        self._convert_train_freq()
         self._check_arguments()
         self._setup_lr_schedule()
         self.actor_lr_schedule = self._rate_schedule("actor_learning_rate")
@@ -305,7 +312,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self._policy_arguments()
         ).to(self.device)
-        self._convert_train_freq()
         self._setup_ent_coef()
         self.networks: Any = th.nn.ModuleDict(self._make_networks()).to(self.device)
         for network in self.networks.values():
@@ -365,19 +371,22 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def replay_buffer(self) -> Any:  # type: ignore[override]
         """The replay buffer, allocated when first used."""
         if self._replay_buffer is None and hasattr(self, "observation_space"):
-            self._replay_buffer = self.replay_buffer_class(  # type: ignore[misc]
-                self.buffer_size,
-                self.observation_space,
-                self.action_space,
-                device=self.device,
-                n_envs=self.n_envs,
-                **{"storage_device": self._storage_device(self.replay_device), **self.replay_buffer_kwargs},
-            )
+            self._replay_buffer = self._new_replay_buffer(self.buffer_size)
         return self._replay_buffer
 
     @replay_buffer.setter
     def replay_buffer(self, replay_buffer: ReplayBuffer | None) -> None:
         self._replay_buffer = replay_buffer
+
+    def _new_replay_buffer(self, buffer_size: int) -> Any:
+        return self.replay_buffer_class(  # type: ignore[misc]
+            buffer_size,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            n_envs=self.n_envs,
+            **{"storage_device": self._storage_device(self.replay_device), **self.replay_buffer_kwargs},
+        )
 
     def _storage_device(self, device: th.device | str) -> th.device | str:
         """VecNormalize works on arrays in host memory."""
@@ -386,11 +395,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _rate_schedule(self, name: str) -> Callable[[float], float]:
         """Schedule of the remaining progress that an argument gives; None: ``learning_rate``'s."""
         rate = getattr(self, name)
-        return self.lr_schedule if rate is None else rate_schedule(name, rate)
+        return self.lr_schedule if rate is None else arguments.rate_schedule(name, rate)
 
     def _setup_ent_coef(self) -> None:
-        self._target_entropy = target_entropy(self.target_entropy, self.action_space, self.entropy_factor)
-        initial = initial_temperature(self.ent_coef)
+        self._target_entropy = arguments.target_entropy(self.target_entropy, self.action_space, self.entropy_factor)
+        initial = arguments.initial_temperature(self.ent_coef)
         if isinstance(self.ent_coef, str):
             self.log_ent_coef = th.full((1,), initial, device=self.device).log().requires_grad_(True)
             self.ent_coef_optimizer = th.optim.Adam([self.log_ent_coef], lr=self.lr_schedule(1), fused=True)
@@ -418,7 +427,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: when they do not fit the spaces
         """
         previous = self.demonstrations, self.demonstrations_sha256
-        self.demonstrations, self.demonstrations_sha256 = plain_path(demonstrations), None
+        self.demonstrations, self.demonstrations_sha256 = arguments.plain_path(demonstrations), None
         try:
             self._load_demonstrations()
         except Exception:
@@ -433,7 +442,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param force_reset: reset it before learning continues
         """
         super().set_env(env, force_reset)
-        if self.demo_buffer is not None and time_limit(self.env) != self._demonstrations_time_limit:
+        if self.demo_buffer is not None and environments.time_limit(self.env) != self._demonstrations_time_limit:
             self.demo_buffer = None
 
     def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
@@ -442,22 +451,18 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         :param path: file to read
         :param truncate_last_traj: unused
-        :raises ValueError: for a buffer without initial states, or of another number of environments
+        :raises ValueError: for a buffer without initial states, or of other environments or another number of them
         """
         super().load_replay_buffer(path, truncate_last_traj)
-        buffer = self._replay_buffer
-        if not isinstance(buffer, (ImitationReplayBuffer, ImitationDictReplayBuffer)) or buffer.n_envs != self.n_envs:
-            self._replay_buffer = None
-            raise ValueError(
-                f"The replay buffer in {path} is a {type(buffer).__name__} of {buffer.n_envs} environments but one saved by a "
-                f"model of this package with {self.n_envs} is needed: use the same number of environments."
-            )
+        buffer, self._replay_buffer = self._replay_buffer, None
+        arguments.check_replay_buffer(buffer, self, path)
         buffer.storage_device = th.device(self._storage_device(self.replay_device))
+        self._replay_buffer = buffer
         self._last_obs = None  # the stored episodes end here
 
     def _load_demonstrations(self) -> None:
         """Read, validate and scale the demonstrations; a path that changed since it was saved in a zip is reported."""
-        self._demonstrations_time_limit = time_limit(self.env)
+        self._demonstrations_time_limit = environments.time_limit(self.env)
         demos = self._read_transitions(
             self.demonstrations,
             n_demonstrations=self.n_demonstrations,
@@ -482,7 +487,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     def _read_transitions(self, source: Any, **options: Any) -> Demonstrations:
         """What ``demonstrations`` and ``extra_transitions`` accept, validated for the spaces."""
-        given: dict[str, Any] = {"max_episode_steps": time_limit(self.env), **self.demonstrations_kwargs}
+        given: dict[str, Any] = {"max_episode_steps": environments.time_limit(self.env), **self.demonstrations_kwargs}
         return load_demonstrations(
             source, observation_space=self.observation_space, action_space=self.action_space, **options, **given
         )
@@ -515,16 +520,18 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         :param total_timesteps: environment steps, as an int or a float such as 1e6 (updates for an offline method)
         :param callback: callbacks called at every step
-        :param log_interval: episodes between two logs (thousands of updates for an offline method)
+        :param log_interval: episodes between two logs (an offline method: thousands of updates, and its end); None: no log
         :param tb_log_name: name of the TensorBoard run, default the class's name
         :param reset_num_timesteps: start counting steps at 0
         :param progress_bar: show a progress bar
-        :raises ValueError: without demonstrations
+        :raises ValueError: without demonstrations, or for a ``log_interval`` below 1
         :raises FloatingPointError: when NaN or infinite losses were found
         """
+        arguments.check_count("log_interval", log_interval)
         self._require_demonstrations()
+        self._check_offline_data()
         if self.env is None and self.offline:
-            self.env = self._wrap_env(SpacesOnly(self.observation_space, self.action_space))
+            self.env = self._wrap_env(environments.SpacesOnly(self.observation_space, self.action_space))
         if self.env is None:
             raise ValueError("learn() was called without an environment: pass env= to load() or call set_env() first.")
         run = self._learn_offline if self.offline else super().learn
@@ -540,6 +547,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         total_timesteps, callback = self._setup_learn(total_timesteps, callback, reset, tb_log_name, progress_bar)
         callback.on_training_start(locals(), globals())
         callback.on_rollout_start()
+        n_logged = self._n_updates
         while self.num_timesteps < total_timesteps and not self._finished():
             self.train(gradient_steps=1, batch_size=self.batch_size)
             self.num_timesteps += 1
@@ -549,6 +557,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                 break
             if log_interval is not None and self.num_timesteps % (1000 * log_interval) == 0:
                 self.dump_logs()
+                n_logged = self._n_updates
+        if log_interval is not None and self._n_updates > n_logged:
+            self.dump_logs()
         callback.on_rollout_end()
         callback.on_training_end()
 
@@ -601,7 +612,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if venv is None or not venv.training or not venv.norm_obs or self._saw_demonstrations:
             return
         self._saw_demonstrations = True
-        show(venv, map_obs(np.asarray, demos.stored.obs))
+        environments.show(venv, map_obs(np.asarray, demos.stored.obs))
         if not self.offline:
             self._last_obs = venv.normalize_obs(venv.get_original_obs())
 
@@ -847,7 +858,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         """
         Reward that the critic implies, ``r_Q(s, a, s') = Q(s, a) - gamma V(s')`` (mean over critics).
 
-        :param obs: raw observations, shape ``(N, ...)``, or a dict of them
+        :param obs: raw observations, shape ``(N, ...)``, or a dict of them; images with channels first or last
         :param acts: actions in environment units, shape ``(N, ...)``
         :param next_obs: raw next observations
         :param dones: true terminations only, shape ``(N,)``
@@ -861,7 +872,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         not_terminated = th.as_tensor(~np.asarray(dones, dtype=bool).reshape(-1), device=self.device).float()
         ent_coef = self._critic_ent_coef()
         with th.no_grad():
-            obs_tensor, next_tensor = self._inputs.obs(obs), self._inputs.obs(next_obs)
+            space = self.observation_space
+            obs_tensor, next_tensor = (
+                self._inputs.obs(environments.channels_first(given, space)) for given in (obs, next_obs)
+            )
             if self.actor is None:
                 actions = th.as_tensor(acts.reshape(-1), device=self.device).long()
                 q = self.policy.q_and_value(obs_tensor, actions, None, ent_coef)[0]
@@ -881,16 +895,18 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     @classmethod
     def load(cls: type[SelfImitation], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any) -> SelfImitation:
         """
-        Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called.
+        Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called; ``acceleration``
+        and ``replay_device`` are the defaults unless given.
 
         :param path: zip file
         :param env: environment to continue learning in; prediction needs none
         :param kwargs: arguments to change, such as ``demonstrations=``
         """
         if "demonstrations" in kwargs:
-            kwargs.update(demonstrations=plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
+            kwargs.update(demonstrations=arguments.plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
         if "extra_transitions" in kwargs:
-            kwargs.update(extra_transitions=plain_path(kwargs["extra_transitions"]))
+            kwargs.update(extra_transitions=arguments.plain_path(kwargs["extra_transitions"]))
+        kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
             model = super().load(path, env, *args, **kwargs)
@@ -906,7 +922,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
         Follow it by ``learn(total_timesteps, callback, reset_num_timesteps=False)`` with the arguments of the interrupted
         call: the same ``total_timesteps`` completes that call, schedules included; any other number counts additional
-        steps, as always. Generators of random numbers are put back when ``learn`` begins.
+        steps, as always. Generators of random numbers are put back when ``learn`` begins. On a device of the same type the
+        run's ``acceleration`` and ``replay_device`` are kept, on another one they are the defaults.
 
         :param path: file that the callback wrote
         :param env: environment like that of the run, with as many copies; statistics of VecNormalize are put into it
@@ -928,7 +945,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         excluded = ["_replay_buffer", "demo_buffer", "actor_lr_schedule", "_rng", "_statistics", "_last_batch"]
         excluded += ["log_ent_coef", "ent_coef_optimizer", "_norm_stats", "_norm_stats_target", "_step", "_warnings"]
-        excluded += ["_resumed", "networks"]
+        excluded += ["_resumed", "networks", *MACHINE_ARGUMENTS]
         if not isinstance(self.demonstrations, str):
             # Objects are data: a zip holds a path or a name, never demonstrations
             excluded += ["demonstrations", "demonstrations_sha256"]

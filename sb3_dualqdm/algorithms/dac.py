@@ -9,7 +9,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.arguments import check_choice, check_layers, check_number
 from sb3_dualqdm.algorithms.base import own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
@@ -70,8 +70,8 @@ class DAC(SoftActorCritic):
         super()._check_arguments()
         check_choice("reward", self.reward, REWARDS)
         for name in ("gradient_penalty", "discriminator_weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)} but a weight of at least 0 is needed.")
+            check_number(name, getattr(self, name))
+        check_layers("discriminator_arch", self.discriminator_arch)
         self._rate_schedule("discriminator_learning_rate")
 
     def _policy_arguments(self) -> dict[str, Any]:

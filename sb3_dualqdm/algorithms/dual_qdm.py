@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.arguments import check_number, value_range
 from sb3_dualqdm.algorithms.search import VALUE_MODE, Range
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
@@ -49,12 +49,9 @@ class DualQDM(SoftActorCritic):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         given: Any = self.bellman_bounds
-        bounds = (-float(given), float(given)) if isinstance(given, Real) else given
-        if len(bounds) != 2 or not bounds[0] <= bounds[1]:
-            raise ValueError(f"bellman_bounds is {self.bellman_bounds} but (lo, hi), lo <= hi, is needed, or b for (-b, b).")
-        if not 0 <= self.bellman_penalty < math.inf:
-            raise ValueError(f"bellman_penalty is {self.bellman_penalty} but a weight of at least 0 is needed.")
-        self._bounds = (float(bounds[0]), float(bounds[1]))
+        bounds = (-given, given) if isinstance(given, Real) else given
+        self._bounds = value_range("bellman_bounds", bounds, "<=", ", or b for (-b, b),")
+        check_number("bellman_penalty", self.bellman_penalty)
 
     def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
         return objectives.dual_qdm_loss(rows, weights, self.value_mode, self.gamma, self._bounds, self.bellman_penalty)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage, unwrap_vec_normalize
+from stable_baselines3.common.preprocessing import check_for_nested_spaces, is_image_space, maybe_transpose
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_dualqdm.buffers import Obs
 
@@ -42,17 +44,42 @@ def is_placeholder(venv: Any) -> bool:
     return len(envs) == 1 and isinstance(getattr(envs[0], "unwrapped", None), SpacesOnly)
 
 
+def _check_start(name: str, space: spaces.Space) -> None:
+    start = getattr(space, "start", 0)  # MultiDiscrete has one from gymnasium 1.0 on
+    if np.any(start):
+        raise UnsupportedSpaceError(
+            f"The {name} space {space} starts at {start} but 0 is needed: shift the {name}s in a wrapper."
+        )
+
+
+def check_observation_space(space: spaces.Space) -> None:
+    """
+    :raises UnsupportedSpaceError: unless it is a Box, Discrete, MultiDiscrete or MultiBinary space, or a Dict of these
+    """
+    check_for_nested_spaces(space)
+    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
+        if not isinstance(part, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            raise UnsupportedSpaceError(
+                f"The observation space is {space} but Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these, is "
+                "needed: wrap the environment to convert its observations."
+            )
+        _check_start("observation", part)
+
+
 def check_action_space(space: spaces.Space) -> None:
     """
-    :raises UnsupportedSpaceError: unless it is a bounded Box of positive size or a Discrete space that starts at 0
+    :raises UnsupportedSpaceError: unless it is a bounded Box of real numbers, of positive size, or a Discrete space that
+        starts at 0
     """
     if not isinstance(space, (spaces.Box, spaces.Discrete)):
         raise UnsupportedSpaceError(
             f"The action space is {space} but Box or Discrete is needed: wrap the environment to convert its actions."
         )
-    if isinstance(space, spaces.Discrete) and space.start != 0:
+    _check_start("action", space)
+    if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
         raise UnsupportedSpaceError(
-            f"The action space {space} starts at {space.start} but 0 is needed: shift the actions in a wrapper."
+            f"The action space {space} has the type {space.dtype} but the policy's actions are real numbers: round them in a "
+            "wrapper whose space is a Box of floats."
         )
     if isinstance(space, spaces.Box) and not (space.low < space.high).all():
         raise UnsupportedSpaceError(
@@ -65,28 +92,47 @@ def check_action_space(space: spaces.Space) -> None:
         )
 
 
-def check_image_order(venv: VecEnv) -> None:
+def check_wrapper_order(venv: VecEnv) -> None:
     """
-    :raises ValueError: when images are transposed after they were normalised
+    :raises ValueError: when observations are transposed or stacked after they were normalised, so that their raw form, which
+        is stored, is unknown
     """
-    if isinstance(venv, VecTransposeImage) and unwrap_vec_normalize(venv) is not None:
-        raise ValueError(
-            "VecNormalize gives images with channels last but they are stored with channels first: wrap the environment "
-            "as VecNormalize(VecTransposeImage(env), ...)."
-        )
+    while unwrap_vec_normalize(venv) is not None and not isinstance(venv, VecNormalize):
+        name, inner = type(venv).__name__, venv.venv  # type: ignore[attr-defined]
+        if venv.observation_space != inner.observation_space:
+            raise ValueError(
+                f"{name} changes observations that VecNormalize has normalised but they are stored raw, as it got them: wrap "
+                f"the environment as VecNormalize({name}(env), ...)."
+            )
+        venv = inner
+
+
+def _ask(venv: VecEnv | None, method: str, *args: Any) -> Any:
+    """What a method of the first environment answers, if there is one: text or a number, which subprocesses can send."""
+    try:
+        return None if venv is None else venv.env_method(method, *args, indices=[0])[0]
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def channels_first(obs: Obs, space: spaces.Space) -> Obs:
+    """Images as the space has them, whichever way round they were given; anything else as it is."""
+    if isinstance(space, spaces.Dict):
+        return {key: channels_first(obs[key], part) for key, part in space.spaces.items()}
+    return maybe_transpose(np.asarray(obs), space) if is_image_space(space) else obs
 
 
 def time_limit(venv: VecEnv | None) -> int | None:
     """The environment's own step limit, if it is known."""
-    if venv is None:
-        return None
-    try:
-        # a spec need not survive the way from a subprocess; text and numbers do
-        if "TimeLimit<" not in venv.env_method("__str__", indices=[0])[0]:  # rl_zoo3 has a PatchedTimeLimit
-            return None
-        return venv.env_method("get_wrapper_attr", "_max_episode_steps", indices=[0])[0]
-    except (AttributeError, NotImplementedError):
-        return None
+    is_limited = "TimeLimit<" in (_ask(venv, "__str__") or "")  # rl_zoo3 has a PatchedTimeLimit
+    return _ask(venv, "get_wrapper_attr", "_max_episode_steps") if is_limited else None
+
+
+def environment_id(venv: VecEnv | None) -> str | None:
+    """The id that the environment was made by, if it is known."""
+    # a spec can hold what cannot be sent; an environment is written <TimeLimit<PendulumEnv<Pendulum-v1>>>
+    innermost = re.search(r"<([^<>]+)>+$", _ask(venv, "__str__") or "")
+    return innermost[1] if innermost else None
 
 
 def show(venv: VecNormalize, obs: Obs) -> None:

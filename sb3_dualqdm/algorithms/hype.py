@@ -10,7 +10,7 @@ import torch as th
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import set_learning_rate
-from sb3_dualqdm.algorithms.arguments import check_count
+from sb3_dualqdm.algorithms.arguments import check_layers, check_number, whole_number
 from sb3_dualqdm.algorithms.base import own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import GRADIENT_PENALTY, Range
@@ -85,16 +85,16 @@ class HyPE(SoftActorCritic):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         for name in COST_FIELDS:
-            check_count(name, getattr(self, name))
-        for name in ("gradient_penalty", "gradient_penalty_centre"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)} but a number of at least 0 is needed.")
+            setattr(self, name, whole_number(name, getattr(self, name)))
+        for name in ("gradient_penalty", "gradient_penalty_centre", "cost_learning_rate"):
+            check_number(name, getattr(self, name))
+        check_layers("cost_arch", self.cost_arch)
         if self.demo_batch_size is not None:
             raise ValueError(
                 f"demo_batch_size is {self.demo_batch_size} but HyPE splits batch_size by expert_fraction: leave it out."
             )
-        if not callable(self.expert_fraction) and not 0 < self.expert_fraction < 1:
-            raise ValueError(f"expert_fraction is {self.expert_fraction} but must be above 0 and below 1.")
+        if not callable(self.expert_fraction):
+            check_number("expert_fraction", self.expert_fraction, "(0, 1)", ", or a schedule,")
 
     def _policy_arguments(self) -> dict[str, Any]:
         return {"n_critics": 2, "optimizer_class": OptimisticAdam, **super()._policy_arguments()}

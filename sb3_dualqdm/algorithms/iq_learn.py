@@ -7,7 +7,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.arguments import check_choice, check_number, value_range
 from sb3_dualqdm.algorithms.reg_iq_learn import REGULARIZATION
 from sb3_dualqdm.algorithms.search import VALUE_MODE
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
@@ -50,9 +50,10 @@ class IQLearn(SoftActorCritic):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         check_choice("divergence", self.divergence, DIVERGENCES)
-        q_range = self.q_range
-        if q_range not in ("auto", None) and not q_range[0] < q_range[1]:  # type: ignore[operator, index]
-            raise ValueError(f"q_range is {self.q_range} but (lo, hi) with lo < hi is needed, or None.")
+        if self.regularization is not None:
+            check_number("regularization", self.regularization, alternative=", or None,")
+        if self.q_range is not None and not (isinstance(self.q_range, str) and self.q_range == "auto"):
+            value_range("q_range", self.q_range, alternative=", 'auto' or None")
 
     def _policy_arguments(self) -> dict[str, Any]:
         q_range = self.q_range

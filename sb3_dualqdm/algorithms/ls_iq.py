@@ -106,6 +106,9 @@ class LSIQ(SoftActorCritic):
             raise ValueError(f"entropy_tau is {self.entropy_tau} but must be in [0, 1], or None for tau.")
         if self.variant != "plain" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"variant is {self.variant!r} but Discrete actions have an exact soft value: use 'plain'.")
+
+    def _check_offline_data(self) -> None:
+        super()._check_offline_data()
         if self.offline and self.extra_transitions is None and self.policy_term == "q_old_policy":
             raise ValueError(
                 "policy_term='q_old_policy' needs replay rows but offline=True has none: use 'value' or extra_transitions=."

@@ -7,6 +7,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.arguments import check_number
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
@@ -31,6 +32,11 @@ class RegIQLearn(SoftActorCritic):
     def __init__(self, *args: Any, regularization: float | None = None, **kwargs: Any):
         self.regularization = regularization
         super().__init__(*args, **kwargs)
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.regularization is not None:
+            check_number("regularization", self.regularization, alternative=", or None,")
 
     def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
         coefficient = REGULARIZATION[self.objective] if self.regularization is None else self.regularization

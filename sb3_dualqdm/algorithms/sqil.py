@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch as th
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.arguments import check_number
 from sb3_dualqdm.algorithms.search import Range
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights
@@ -35,8 +35,7 @@ class SQIL(SoftActorCritic):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if not 0 <= self.replay_weight < math.inf:
-            raise ValueError(f"replay_weight is {self.replay_weight} but a weight of at least 0 is needed.")
+        check_number("replay_weight", self.replay_weight)
 
     def critic_loss(self, rows: Rows, weights: RowWeights) -> th.Tensor:
         return objectives.sqil_loss(rows, weights, self.replay_weight)

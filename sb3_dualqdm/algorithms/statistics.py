@@ -13,6 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+from sb3_dualqdm.algorithms.environments import environment_id
 from sb3_dualqdm.demonstrations import Demonstrations, builtin_ids, normalized_score
 from sb3_dualqdm.objectives import Rows
 
@@ -179,7 +180,7 @@ def record_demonstrations(logger: Logger, demonstrations: Demonstrations) -> Non
 
 def record_normalized_score(logger: Logger, venv: VecEnv | None, episodes: Iterable[dict[str, Any]] | None) -> None:
     """Between random actions (0) and the built-in expert (1), in the tasks that have one."""
-    spec = venv.get_attr("spec", 0)[0] if venv is not None and episodes else None
-    if spec is not None and spec.id in builtin_ids():
+    env_id = environment_id(venv) if episodes else None
+    if env_id is not None and env_id in builtin_ids():
         returns = [episode["r"] for episode in episodes or ()]
-        logger.record("rollout/normalized_score", float(normalized_score(spec.id, returns).mean()))
+        logger.record("rollout/normalized_score", float(normalized_score(env_id, returns).mean()))

@@ -8,6 +8,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.arguments import check_number
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import DISCOUNT, GRADIENT_PENALTY
@@ -51,11 +52,9 @@ class ValueDICE(ImitationAlgorithm):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        if not 0 <= self.replay_share < 1:
-            raise ValueError(f"replay_share is {self.replay_share} but must be in [0, 1).")
+        check_number("replay_share", self.replay_share, "[0, 1)")
         for name in ("gradient_penalty", "orthogonality"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)} but a weight of at least 0 is needed.")
+            check_number(name, getattr(self, name))
         if self.ent_coef != 0:
             raise ValueError(f"ent_coef is {self.ent_coef!r} but ValueDICE has no entropy term: leave it out.")
         if self.gamma == 1:
