@@ -27,6 +27,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import algorithms, demonstrations
+from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS
 from sb3_dualqdm.zoo import ALGOS
 
 ALGORITHMS = {name: getattr(algorithms, cls) for name, cls in ALGOS.items()}
@@ -159,7 +160,8 @@ def main() -> None:
     }
     checkpoint = args.out.with_suffix(".zip")
     if checkpoint.exists():
-        model = cls.load(checkpoint, env=environment(args), device="cpu", **data)
+        machine = {name: kwargs[name] for name in MACHINE_ARGUMENTS if name in kwargs}  # a zip does not hold them
+        model = cls.load(checkpoint, env=environment(args), device="cpu", **data, **machine)
         if not model.offline:
             model.load_replay_buffer(args.out.with_suffix(".replay.pkl"))
     else:
