@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import warnings
 import zipfile
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch as th
 from algorithm_helpers import SMALL, demonstrations_for
+from stable_baselines3.common import utils
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -177,3 +179,22 @@ def test_vec_normalize_statistics_are_used_after_loading(paths, tmp_path):
     low, high = venv.normalize_obs(raw).min(0), venv.normalize_obs(raw).max(0)
     assert (batch.obs[8:].numpy() >= low - 1e-5).all() and (batch.obs[8:].numpy() <= high + 1e-5).all()
     assert abs(venv.obs_rms.mean).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [{}, {"learning_rate": "lin_1e-3"}, {"actor_learning_rate": "lin_1e-3"}, {"actor_learning_rate": 1e-3}],
+    ids=str,
+)
+def test_models_can_be_pickled(rates, paths):
+    """As Stable-Baselines3's can, whatever their learning rates are."""
+    if not hasattr(utils, "FloatSchedule"):
+        pytest.skip("schedules of this Stable-Baselines3 cannot be pickled")
+    model = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=paths["Pendulum-v1"], seed=0, **SMALL | rates)
+    copied = pickle.loads(pickle.dumps(model))
+    assert_same_state(model, copied)
+    assert [copied.lr_schedule(x) for x in (1, 0.5)] == [model.lr_schedule(x) for x in (1, 0.5)]
+    expected = 1e-3 * (0.5 if "lin_1e-3" in rates.values() else 1)
+    given = copied.actor_lr_schedule if "actor_learning_rate" in rates else copied.lr_schedule
+    assert not rates or given(0.5) == expected
+    copied.learn(30)

@@ -6,6 +6,7 @@ import math
 import pathlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -317,16 +318,32 @@ def target_entropy(given: str | float, action_space: Any, factor: float) -> floa
     return -factor * float(np.prod(action_space.shape))
 
 
+@dataclass(frozen=True)
+class RateSchedule:
+    """
+    A learning rate by the remaining progress.
+
+    :param rate: constant, or a function of the remaining progress
+    :param is_linear: whether a constant decays linearly to 0, default False
+    """
+
+    rate: float | Callable[[float], float]
+    is_linear: bool = False
+
+    def __call__(self, progress: float) -> float:
+        if callable(self.rate):
+            return float(self.rate(progress))
+        return self.rate * progress if self.is_linear else self.rate
+
+
 def rate_schedule(name: str, rate: float | str | Callable[[float], float]) -> Callable[[float], float]:
     """
-    The schedule of the remaining progress that a learning rate stands for.
+    The schedule that a learning rate stands for.
 
     :param name: name of the argument
     :param rate: a float, a function of the remaining progress, or ``"lin_<float>"``: linear decay to 0
     :raises ValueError: for any other text, and for numbers that are no rate
     """
-    if callable(rate):
-        return lambda progress: float(rate(progress))
     if isinstance(rate, str):
         prefix, _, initial = rate.partition("_")
         try:
@@ -336,7 +353,8 @@ def rate_schedule(name: str, rate: float | str | Callable[[float], float]) -> Ca
         if prefix != "lin":
             raise ValueError(f"{name} is {rate!r} but a float, a schedule or 'lin_<float>' is needed.")
         check_number(f"The beginning of {name}", start)
-        return lambda progress: progress * start
+        return RateSchedule(start, is_linear=True)
+    if callable(rate):
+        return RateSchedule(rate)
     check_number(name, rate)
-    constant = float(rate)
-    return lambda _: constant
+    return RateSchedule(float(rate))
