@@ -24,15 +24,16 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import algorithms, demonstrations
 from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS
+from sb3_dualqdm.benchmark.recording import evaluate
 from sb3_dualqdm.zoo import ALGOS
 
 ALGORITHMS = {name: getattr(algorithms, cls) for name, cls in ALGOS.items()}
 FIELDS = ["algo", "env", "seed", "step", "mean", "std", "min", "max", "episodes", "expert_return", "demo_indices", "seconds"]
-EVALUATION_SEED = 10_000
 
 
 def constant_expert(env_id: str, action: int, n_episodes: int) -> demonstrations.Demonstrations:
@@ -53,28 +54,13 @@ def shuffled_actions(demos: demonstrations.Demonstrations) -> demonstrations.Dem
     return dataclasses.replace(demos, actions=demos.actions[order], spec=None, sha256=None)
 
 
-def evaluate(model, env: gym.Env, n_episodes: int) -> np.ndarray:
-    """Returns of deterministic episodes from fixed seeds."""
-    returns = np.zeros(n_episodes)
-    normalization = model.get_vec_normalize_env()
-    seen = (lambda obs: obs) if normalization is None else normalization.normalize_obs
-    for episode in range(n_episodes):
-        obs, _ = env.reset(seed=EVALUATION_SEED + episode)
-        done = False
-        while not done:
-            obs, reward, terminated, truncated, _ = env.step(model.predict(seen(obs), deterministic=True)[0])
-            returns[episode] += float(reward)
-            done = terminated or truncated
-    return returns
-
-
 class EvaluateAndSave(BaseCallback):
     """Write a row of the CSV every ``eval_every`` steps, and a checkpoint every ``save_every``."""
 
     def __init__(self, args: argparse.Namespace, facts: dict, started: float):
         super().__init__()
         self.args, self.facts, self.started = args, facts, started
-        self.env = gym.make(args.env)
+        self.venv = make_vec_env(args.env, args.episodes)
 
     def _on_step(self) -> bool:
         if self.num_timesteps % self.args.eval_every == 0:
@@ -84,7 +70,7 @@ class EvaluateAndSave(BaseCallback):
         return True
 
     def write(self) -> None:
-        returns = evaluate(self.model, self.env, self.args.episodes)
+        returns = evaluate(self.model, self.venv)
         row = dict(self.facts, step=self.num_timesteps, mean=returns.mean(), std=returns.std(), min=returns.min())
         row |= {"max": returns.max(), "episodes": len(returns), "seconds": round(time.time() - self.started, 1)}
         with self.args.out.open("a", newline="") as file:

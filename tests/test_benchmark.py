@@ -10,9 +10,12 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 pytest.importorskip("rl_zoo3")
 from rl_zoo3.utils import StoreDict
@@ -141,26 +144,30 @@ def test_estimate():
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-class Constant:
-    """Two steps an episode; each reward is the seed of the episode."""
+class Constant(gym.Env):
+    """Each reward is the seed of the episode, which has two steps if that is even and three if it is odd."""
 
-    def reset(self, seed):
-        self.seed, self.left = seed, 2
-        return np.zeros(1), {}
+    observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.seed, self.left = seed or 0, 2 + (seed or 0) % 2
+        return np.zeros(1, np.float32), {}
 
     def step(self, action):
         self.left -= 1
-        return np.zeros(1), float(self.seed), False, self.left == 0, {}
+        return np.zeros(1, np.float32), float(self.seed), False, self.left == 0, {}
 
 
 class Still:
     def predict(self, obs, deterministic):
         assert deterministic
-        return 0, None
+        return np.zeros(len(obs), dtype=int), None
 
 
 def test_evaluation_episodes_start_from_seeds_of_their_own():
-    assert recording.evaluate(Still(), Constant(), 3) == [20_000.0, 20_002.0, 20_004.0]
+    venv = DummyVecEnv([Constant] * 3)
+    for _ in range(2):  # the next evaluation is of the same episodes
+        assert recording.evaluate(Still(), venv).tolist() == [20_000.0, 30_003.0, 20_004.0]
 
 
 @pytest.fixture
@@ -168,7 +175,7 @@ def recorder(tmp_path):
     request = {"run": runs.as_dict(RUN), "record": str(tmp_path / "record.json")}
     (tmp_path / "request.json").write_text(json.dumps(request))
     recorder = recording.Recorder(tmp_path / "request.json")
-    recorder.env = Constant()
+    recorder.venv = DummyVecEnv([Constant] * 2)
     return recorder
 
 
@@ -177,7 +184,7 @@ def test_evaluations_are_written_when_due(recorder):
     recorder.evaluate(Still(), 70)  # several environments jump over the exact step
     assert not recorder.due(99) and recorder.due(100)
     written = json.loads(recorder.path.read_text())
-    assert written["status"] == "running" and written["evaluations"][0]["returns"] == [20_000.0, 20_002.0]
+    assert written["status"] == "running" and written["evaluations"][0]["returns"] == [20_000.0, 30_003.0]
     recorder.finish(Still(), 100)
     recorder.finish(Still(), 100)  # rl_zoo3 ends the training of its first callback twice
     written = json.loads(recorder.path.read_text())

@@ -10,8 +10,7 @@ import argparse
 import csv
 from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
+from stable_baselines3.common.env_util import make_vec_env
 from train_experts import EXPERTS, MODELS, load_model
 
 from sb3_dualqdm.benchmark.recording import EVALUATION_SEED, evaluate
@@ -27,7 +26,7 @@ def main() -> None:
     rows = {row["env"]: row for row in csv.DictReader(args.out.open())} if args.out.exists() else {}
     for env_id, expert in EXPERTS.items():
         if (args.models / env_id / "best.zip").exists():
-            returns = np.array(evaluate(load_model(env_id, args.models / env_id), gym.make(env_id), 10))
+            returns = evaluate(load_model(env_id, args.models / env_id), make_vec_env(env_id, 10))
             numbers = " ".join(f"{value:.1f}" for value in returns)
             values = (env_id, expert.algorithm, EVALUATION_SEED, f"{returns.mean():.1f}", f"{returns.std():.1f}", numbers)
             rows[env_id] = dict(zip(FIELDS, map(str, values)))

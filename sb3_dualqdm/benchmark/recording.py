@@ -10,34 +10,34 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
 
 # Evaluation episode i starts from this seed plus i, whatever the run's seed: no training environment has such a seed.
 EVALUATION_SEED = 10_000
 PACKAGES = ("sb3-dualqdm", "stable-baselines3", "gymnasium", "torch", "numpy", "rl-zoo3", "imitation", "mujoco")
 
 
-def evaluate(model: Any, env: Any, episodes: int) -> list[float]:
+def evaluate(model: Any, venv: VecEnv) -> np.ndarray:
     """
-    Returns of deterministic episodes from fixed seeds.
+    Returns of deterministic episodes from fixed seeds, one in each environment, played side by side.
 
     :param model: anything with ``predict``; observations are normalised by its own VecNormalize statistics, if any.
-    :param env: gymnasium environment.
-    :param episodes: number of episodes.
-    :return: undiscounted return of each.
+    :param venv: as many environments as there are episodes.
+    :return: undiscounted return of each episode.
     """
     normalizer = getattr(model, "get_vec_normalize_env", lambda: None)()
-    returns = []
-    for episode in range(episodes):
-        obs, _ = env.reset(seed=EVALUATION_SEED + episode)
-        total, done = 0.0, False
-        while not done:
-            if normalizer is not None:
-                obs = normalizer.normalize_obs(obs)
-            obs, reward, terminated, truncated, _ = env.step(model.predict(obs, deterministic=True)[0])
-            total += float(reward)
-            done = terminated or truncated
-        returns.append(total)
+    venv.seed(EVALUATION_SEED)
+    obs = venv.reset()
+    returns, playing = np.zeros(venv.num_envs), np.ones(venv.num_envs, dtype=bool)
+    while playing.any():
+        if normalizer is not None:
+            obs = normalizer.normalize_obs(obs)
+        obs, rewards, dones, _ = venv.step(model.predict(obs, deterministic=True)[0])
+        returns += rewards * playing
+        playing &= ~dones
     return returns
 
 
@@ -76,11 +76,9 @@ class Recorder:
     """
 
     def __init__(self, request: str | os.PathLike[str]):
-        import gymnasium as gym
-
         content = json.loads(Path(request).read_text())
         self.run, self.path = content["run"], Path(content["record"])
-        self.env = gym.make(self.run["task"])
+        self.venv = make_vec_env(self.run["task"], self.run["episodes"])
         self.started, self.cpu_before = time.perf_counter(), 0.0
         self.record: dict[str, Any] = {"run": self.run, "status": "running", "versions": versions()}
         self.record |= {"demonstrations": None, "evaluations": []}
@@ -137,8 +135,8 @@ class Recorder:
         :param step: steps done.
         """
         times = self._times()
-        returns = evaluate(model, self.env, self.run["episodes"])
-        self.record["evaluations"].append({"step": step, **times, "returns": returns})
+        returns = evaluate(model, self.venv)
+        self.record["evaluations"].append({"step": step, **times, "returns": returns.tolist()})
         write_json(self.path, self.record)
 
     def finish(self, model: Any, step: int) -> None:
