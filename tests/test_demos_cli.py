@@ -1,5 +1,6 @@
 """The command line for demonstrations, the checks behind it, and the files it writes."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -76,8 +77,6 @@ def test_actions_at_the_bounds():
 
 
 def test_replay_finds_drift_in_observations_rewards_and_ends():
-    import gymnasium as gym
-
     rng = np.random.default_rng(0)
     demos = collect_demonstrations(lambda obs: int(rng.integers(2)), "CartPole-v1", 2, seed=3)
     env = gym.make("CartPole-v1")
@@ -98,6 +97,37 @@ def test_replay_finds_drift_in_observations_rewards_and_ends():
     assert len(levels_of(seeds=np.array([-1, 4]))) == 1
     with pytest.raises(ValueError, match="no recorded seeds"):
         levels_of(seeds=None)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_replay_sees_single_numbers_of_any_dtype(dtype):
+    class Still(gym.Env):
+        """Every observation holds the largest and the smallest number; two steps."""
+
+        observation_space = Box(0, 255, (2,), dtype)
+        action_space = Discrete(2)
+        shown = np.array([255, 0], dtype=dtype)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t = 0
+            return self.shown, {}
+
+        def step(self, action):
+            self.t += 1
+            return self.shown, 1.0, self.t == 2, False, {}
+
+    demos = collect_demonstrations(lambda obs: 0, Still(), 1, seed=0)
+    assert [finding.level for finding in replay(demos, Still())] == ["ok"]
+    for column, value, difference in ((0, 254, 1 / 256), (1, 255, 255)):
+        obs = np.array(demos.obs)
+        obs[1, column] = value
+        (finding,) = replay(demos._replace(obs=obs), Still())
+        assert finding.level == "problem" and finding.text == f"the observation at step 1 differs by {difference:.3g}"
+    if dtype is np.float32:  # an environment gone wrong
+        broken = Still()
+        broken.shown = np.full(2, np.nan, dtype)
+        assert [finding.level for finding in replay(demos, broken)] == ["problem"]
 
 
 # --- writers ---------------------------------------------------------------------------------------------------------------

@@ -170,10 +170,10 @@ def _replayed(episode: dict[str, Any], env: gym.Env, seed: int, name: str) -> Fi
     obs, _ = env.reset(seed=seed)
     worst = _drift(obs, episode["obs"], 0)
     for t, action in enumerate(episode["acts"]):
-        if worst > TOLERANCE:
+        if not worst <= TOLERANCE:
             return Finding(name, "problem", f"the observation at step {t} differs by {worst:.3g}")
         obs, reward, terminated, truncated, _ = env.step(int(action) if np.ndim(action) == 0 else action)
-        worst = max(worst, _drift(obs, episode["obs"], t + 1))
+        worst = float(np.maximum(worst, _drift(obs, episode["obs"], t + 1)))  # NaN stays
         if episode["rews"] is not None and not np.isclose(float(reward), episode["rews"][t], rtol=TOLERANCE, atol=TOLERANCE):
             text = f"the reward at step {t} is {float(reward):.5g}, stored is {episode['rews'][t]:.5g}"
             return Finding(name, "problem", text)
@@ -181,7 +181,7 @@ def _replayed(episode: dict[str, Any], env: gym.Env, seed: int, name: str) -> Fi
         if terminated != (last and episode["terminal"]) or (truncated and not last):
             text = f"at step {t} the environment says terminated={terminated}, truncated={truncated}"
             return Finding(name, "problem", f"{text}, stored is terminated={last and episode['terminal']}")
-    if worst > TOLERANCE:
+    if not worst <= TOLERANCE:
         return Finding(name, "problem", f"the final observation differs by {worst:.3g}")
     return Finding(name, "ok", f"{len(episode['acts'])} steps agree to {worst:.1g}")
 
@@ -189,5 +189,5 @@ def _replayed(episode: dict[str, Any], env: gym.Env, seed: int, name: str) -> Fi
 def _drift(obs: Any, stored: Any, row: int) -> float:
     """Largest difference, relative for large numbers."""
     pairs = zip(obs_arrays(map_obs(np.asarray, obs)).values(), (obs_arrays(stored)[key] for key in obs_arrays(obs)))
-    differences = [np.abs(np.asarray(a, dtype=float) - b[row]) / (1 + np.abs(a)) for a, b in pairs]
-    return max(float(difference.max(initial=0.0)) for difference in differences)
+    floats = [(a.astype(float), b[row]) for a, b in pairs]  # integers of few bits would overflow
+    return float(np.max([(np.abs(a - b) / (1 + np.abs(a))).max(initial=0.0) for a, b in floats]))
