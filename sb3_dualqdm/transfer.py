@@ -30,7 +30,8 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     With ``network_style="sb3"`` the policy is the same one. With the default style its mean is the same, but SAC maps the log
     standard deviation by another function, which a linear approximation of ours replaces; a warning says so. Critics are
     copied where their shapes agree and no ``q_range`` bounds them, which SAC cannot express. The replay buffer, which holds
-    the rewards that the model never read, moves along unless it has ``extra_transitions`` (whose rewards are unknown).
+    the rewards that the model never read, moves along unless it has ``extra_transitions`` (whose rewards are unknown) or ``env``
+    has another number of copies.
 
     :param model: a model with Box actions
     :param env: environment, default None: the model's
@@ -56,11 +57,10 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     replay_buffer = model._replay_buffer
     moves = replay_buffer is not None and replay_buffer.size() > 0 and not replay_buffer.prefilled
     moves = moves and not {"buffer_size", "replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage"} & set(kwargs)
-    if moves:
-        arguments["learning_starts"] = 0
     sac = SAC(SACPolicy, env, **{**arguments, **kwargs}, policy_kwargs=policy_kwargs)
     if moves and replay_buffer.n_envs == sac.n_envs:
         sac.replay_buffer = replay_buffer
+        sac.learning_starts = kwargs.get("learning_starts", 0)
 
     actor = model.actor.state_dict()
     if model.policy.actor_distribution == "clipped":

@@ -93,6 +93,15 @@ def test_experience_without_rewards_stays_behind(demos):
     assert to_sac(model).replay_buffer.size() == 0
 
 
+def test_experience_of_another_number_of_environments_stays_behind(demos):
+    model = trained(demos, {"network_style": "sb3"})
+    fresh = SAC("MlpPolicy", "Pendulum-v1").learning_starts
+    for options, learning_starts in (({}, fresh), ({"learning_starts": 3}, 3)):
+        sac = to_sac(model, make_vec_env("Pendulum-v1", 2), **options)
+        assert sac.replay_buffer.size() == 0 and sac.learning_starts == learning_starts
+    assert to_sac(model, make_vec_env("Pendulum-v1", 1)).learning_starts == 0
+
+
 def test_normalised_environment_moves_along(demos):
     venv = VecNormalize(make_vec_env("Pendulum-v1", 2), norm_reward=False)
     model = trained(demos, {"network_style": "sb3"}, venv, gradient_steps=-1)
