@@ -11,6 +11,7 @@ from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
 from sb3_dualqdm.algorithms import ImitationAlgorithm
+from sb3_dualqdm.algorithms.environments import is_placeholder
 
 # What SAC takes over from the model, unless the caller says otherwise
 _ARGUMENTS = (
@@ -43,7 +44,7 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     if isinstance(model.action_space, spaces.Discrete):
         raise ValueError(f"The actions are {model.action_space} but SAC needs Box actions: a soft Q-function has no actor.")
     env = model.get_env() if env is None else env
-    if env is None:
+    if env is None or is_placeholder(env):
         raise ValueError("Neither the model nor the call has an environment to continue in: pass env=.")
     policy_arguments = model.policy._get_constructor_parameters()
     policy_kwargs = {name: policy_arguments[name] for name in _POLICY_ARGUMENTS}

@@ -123,3 +123,8 @@ def test_refusals(demos, tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match="pass env="):
         to_sac(DualQDM.load(tmp_path / "model"))
+    offline = DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos, offline=True, **SMALL)
+    offline.save(tmp_path / "offline")
+    offline = DualQDM.load(tmp_path / "offline", demonstrations=demos).learn(5)  # in a stand-in for the environment
+    with pytest.raises(ValueError, match="pass env="):
+        to_sac(offline)

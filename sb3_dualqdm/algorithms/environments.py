@@ -39,8 +39,8 @@ class SpacesOnly(gym.Env):
 
 
 def is_placeholder(venv: Any) -> bool:
-    """Whether a vectorised environment stands for spaces alone."""
-    envs = getattr(venv.unwrapped, "envs", [])
+    """Whether an environment is a vectorised one that stands for spaces alone."""
+    envs = getattr(getattr(venv, "unwrapped", None), "envs", [])
     return len(envs) == 1 and isinstance(getattr(envs[0], "unwrapped", None), SpacesOnly)
 
 
