@@ -335,6 +335,28 @@ def test_interquartile_mean_and_improvement():
 
 
 @needs_rliable
+def test_statistics_of_an_unfinished_suite(tmp_path):
+    """The third task has one seed yet, of the first method only."""
+    records = records_of("dual_qdm", "CartPole-v1", [0.2, 0.4, 0.9]) + records_of("dual_qdm", "Pendulum-v1", [0.5, 0.6, 0.7])
+    records += records_of("dual_qdm", "Acrobot-v1", [0.8])
+    records += records_of("bc", "CartPole-v1", [0.3, 0.3, 1.0]) + records_of("bc", "Pendulum-v1", [0.5, 0.5, 0.5])
+    final = analysis.last(analysis.evaluations(records))
+    means = analysis.interquartile_means(final)
+    assert means.seeds.to_dict() == {"Dual Q-DM": 1, "BC": 3}
+    # one seed of each task: .2 .5 .8, whose spread over seeds is not known
+    assert means.iqm["Dual Q-DM"] == pytest.approx(0.5) and means.loc["Dual Q-DM", ["low", "high"]].isna().all()
+    assert means.low["BC"] < means.high["BC"]
+    # but all three seeds of both tasks that BC has: pairs won 4 of 9, and 6 and three ties of 9
+    row = analysis.improvement_probabilities(final).loc["Dual Q-DM > BC"]
+    assert row.tasks == "CartPole-v1, Pendulum-v1" and row.probability == pytest.approx((4 / 9 + 7.5 / 9) / 2)
+    assert row.low < row.probability < row.high
+    profile, interval = analysis.performance_profiles(final, np.array([0.4]))["Dual Q-DM"]
+    assert profile == pytest.approx([2 / 3]) and np.isnan(interval).all()
+    assert "| Dual Q-DM | 0.50 | missing | missing | 1 |" in analysis.report(records, [RUN], {})
+    assert figures.aggregates(analysis.evaluations(records), tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@needs_rliable
 def test_efficiency_curve_interpolates():
     first, second = (record(dataclasses.replace(RUN, seed=seed)) for seed in (0, 1))
     for entry, steps in ((first, (0, 100)), (second, (0, 200))):

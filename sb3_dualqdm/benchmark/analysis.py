@@ -129,8 +129,14 @@ def _rliable() -> tuple[Any, Any]:
 
 
 def _interval(scores: Any, statistic: Any, seed: int) -> tuple[float, float, float]:
-    """A statistic of scores with its stratified-bootstrap 95 % interval: value, low, high."""
+    """
+    A statistic of scores (or of a pair) with its stratified-bootstrap 95 % interval: value, low, high. From one seed no
+    spread can be told: NaN.
+    """
     library, _ = _rliable()
+    matrices = scores if isinstance(scores, tuple) else (scores,)
+    if min(map(len, matrices)) == 1:
+        return float(statistic(*matrices)[0]), np.nan, np.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # rliable hands its random state to arch in an old way
         point, interval = library.get_interval_estimates(
@@ -145,7 +151,7 @@ def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
     :param final: last evaluations.
     :param seed: seed of the bootstrap.
-    :return: a row for each method: iqm, low, high, seeds, tasks.
+    :return: a row for each method: iqm, low, high (NaN from one seed), seeds, tasks.
     """
     _, metrics = _rliable()
     rows = {}
@@ -161,17 +167,19 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
 
     :param final: last evaluations; the first method is the one whose row comes first.
     :param seed: seed of the bootstrap.
-    :return: a row for each other method: probability, low, high, tasks.
+    :return: a row for each other method: probability, low, high (NaN if a method has one seed), tasks.
     """
     _, metrics = _rliable()
-    matrices = score_matrices(final)
+    scored = final.dropna(subset=["score"])
+    names = scored.method.unique()
     rows = {}
-    for other in list(matrices)[1:]:
-        first = next(iter(matrices))
-        common = [task for task in matrices[first][0] if task in matrices[other][0]]
+    for other in names[1:]:
+        first = names[0]
+        common = sorted(set(scored.task[scored.method == first]) & set(scored.task[scored.method == other]))
         if not common:
             continue
-        pair = tuple(matrices[name][1][:, [matrices[name][0].index(task) for task in common]] for name in (first, other))
+        matrices = score_matrices(scored[scored.task.isin(common)])  # seeds are counted over the common tasks only
+        pair = tuple(matrices[name][1] for name in (first, other))
         value, low, high = _interval(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), seed)
         rows[f"{first} > {other}"] = {"probability": value, "low": low, "high": high, "tasks": ", ".join(common)}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks"])
@@ -183,7 +191,7 @@ def performance_profiles(final: pd.DataFrame, thresholds: np.ndarray) -> dict[st
 
     :param final: last evaluations.
     :param thresholds: normalised scores, shape (n,)
-    :return: for each method the fractions, shape (n,), and their 95 % interval, shape (2, n)
+    :return: for each method the fractions, shape (n,), and their 95 % interval, shape (2, n), NaN from one seed
     """
     library, _ = _rliable()
     result = {}
@@ -191,7 +199,7 @@ def performance_profiles(final: pd.DataFrame, thresholds: np.ndarray) -> dict[st
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             profile, interval = library.create_performance_profile({method: scores}, thresholds, reps=RESAMPLES)
-        result[method] = (profile[method], interval[method])
+        result[method] = (profile[method], interval[method] if len(scores) > 1 else np.full((2, len(thresholds)), np.nan))
     return result
 
 
@@ -220,14 +228,16 @@ def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> d
 
 def markdown(table: pd.DataFrame, digits: int = 2) -> str:
     """
-    A table in Markdown, its index as the first column.
+    A table in Markdown, its index as the first column; NaN is shown as missing.
 
     :param table: the table.
     :param digits: digits after the point of floats.
     """
 
     def text(value: Any) -> str:
-        return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+        if not isinstance(value, float):
+            return str(value)
+        return MISSING if np.isnan(value) else f"{value:.{digits}f}"
 
     lines = [[table.index.name or "", *map(str, table.columns)], ["---"] * (len(table.columns) + 1)]
     lines += [[str(name), *map(text, row)] for name, row in zip(table.index, table.itertuples(index=False, name=None))]
