@@ -335,6 +335,25 @@ def test_interquartile_mean_and_improvement():
 
 
 @needs_rliable
+def test_shorter_runs_do_not_count_as_finished(tmp_path):
+    wanted = expand("smoke", methods=["dual_qdm"])
+    made = expand("smoke", methods=["dual_qdm"], steps=300)
+    records = [record(run, [10.0]) for run in made]
+    for run, content in zip(made, records):
+        (tmp_path / f"{run.name}.json").write_text(json.dumps(content))
+    words = ["smoke", "--folder", str(tmp_path), "--methods", "dual_qdm"]
+    for command in ("run", "aggregate", "plot"):
+        with pytest.raises(SystemExit, match=r"has steps = 300 but 2000 is asked for: .*--steps"):
+            cli.main([command, *words])
+    assert cli.main(["plot", *words, "--steps", "300"]) == 0
+    # what the results page shows of such a suite
+    table = analysis.returns_table(analysis.evaluations(records), wanted)
+    assert table.loc["Dual Q-DM", "CartPole-v1"] == "10.0 (10.0 to 10.0), after 300 of 2,000 steps"
+    assert analysis.report(records, wanted, {}).startswith("0 of 2 runs are finished, 2 of fewer steps are not counted.")
+    assert analysis.report(records, made, {}).startswith("2 of 2 runs are finished.")
+
+
+@needs_rliable
 def test_statistics_of_an_unfinished_suite(tmp_path):
     """The third task has one seed yet, of the first method only."""
     records = records_of("dual_qdm", "CartPole-v1", [0.2, 0.4, 0.9]) + records_of("dual_qdm", "Pendulum-v1", [0.5, 0.6, 0.7])

@@ -109,16 +109,16 @@ def main(argv: list[str] | None = None) -> int:
         runs = running.with_demonstrations(runs, args.demonstrations)
         if args.command == "run":
             return _run(args, runs, folder)
+        done = {run.name for run in runs if running.finished(run, folder)}
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
     from sb3_dualqdm.benchmark import analysis
 
-    names = {run.name for run in runs}
-    records = [record for record in analysis.read(folder) if Run(**record["run"]).name in names]
+    records = [record for record in analysis.read(folder) if Run(**record["run"]).name in done]
     if not records:
         raise SystemExit(f"error: {folder} has no finished run of what was asked for: make some with the command run.")
     if args.command == "aggregate":
-        _, obstacles = _possible([run for run in runs if not (folder / f"{run.name}.json").exists()])
+        _, obstacles = _possible([run for run in runs if run.name not in done])
         text = analysis.report(records, runs, obstacles)
         (folder / "summary.md").write_text(text)
         analysis.last(analysis.evaluations(records)).round(4).to_csv(folder / "summary.csv", index=False)

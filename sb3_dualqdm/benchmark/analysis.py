@@ -35,19 +35,21 @@ def evaluations(records: list[dict[str, Any]]) -> pd.DataFrame:
     All evaluations.
 
     :param records: finished runs.
-    :return: a row each: task, method (its label and variant), variant, seed, step, mean return, score (NaN where the task has
-        no built-in expert), and the mean return of the run's demonstrations.
+    :return: a row each: task, method (its label and variant), variant, seed, steps of the run, step, mean return, score
+        (NaN where the task has no built-in expert), and the mean return of the run's demonstrations.
     """
     rows = []
     for record in records:
         run, demonstrations = record["run"], record["demonstrations"] or {}
         facts = {"task": run["task"], "method": name_of(run), "variant": run["variant"], "seed": run["seed"]}
+        facts["steps"] = run["steps"]
         facts["demonstrations"] = np.mean(demonstrations["returns"]) if demonstrations.get("returns") else np.nan
         for evaluation in record["evaluations"]:
             mean = float(np.mean(evaluation["returns"]))
             score = normalized_score(run["task"], mean) if run["task"] in builtin_ids() else np.nan
             rows.append({**facts, "step": evaluation["step"], "return": mean, "score": score})
-    return pd.DataFrame(rows, columns=["task", "method", "variant", "seed", "step", "return", "score", "demonstrations"])
+    columns = ["task", "method", "variant", "seed", "steps", "step", "return", "score", "demonstrations"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def name_of(run: dict[str, Any]) -> str:
@@ -73,7 +75,8 @@ def returns_table(frame: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
     Last evaluations, as the mean over seeds with the lowest and the highest.
 
     :param frame: see :func:`evaluations`.
-    :param runs: what the suite asks for; runs of it that are not in the frame are shown as missing.
+    :param runs: what the suite asks for; runs of it that are not in the frame are shown as missing, and shorter ones with
+        their steps.
     :return: a row for each method and a column for each task, of text.
     """
     final = last(frame)
@@ -83,9 +86,11 @@ def returns_table(frame: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
         cell = table.setdefault(method, {})
         if run.task in cell:
             continue
-        found = final[(final.task == run.task) & (final.method == method)]["return"]
+        found = final[(final.task == run.task) & (final.method == method)]
         wanted = len({other.seed for other in runs if (other.task, other.method, other.variant) == _cell(run)})
-        cell[run.task] = _describe(found.to_numpy(), wanted)
+        cell[run.task] = _describe(found["return"].to_numpy(), wanted)
+        if (found.steps < run.steps).any():
+            cell[run.task] += f", after {found.steps.min():,} of {run.steps:,} steps"
     rows = pd.DataFrame.from_dict(table, orient="index")
     rows = rows[sorted(rows.columns)].fillna("")
     rows.index.name = "method"
@@ -253,12 +258,12 @@ def report(records: list[dict[str, Any]], runs: list[Run], obstacles: dict[str, 
     :param obstacles: runs that cannot be made here, by reason.
     """
     frame = evaluations(records)
-    done = {
-        (record["run"]["task"], record["run"]["method"], record["run"]["variant"], record["run"]["seed"]) for record in records
-    }
-    n_done = sum((*_cell(run), run.seed) in done for run in runs)
+    done = {Run(**record["run"]).name: record["run"]["steps"] for record in records}
+    n_short = sum(done.get(run.name, run.steps) < run.steps for run in runs)
+    short = f", {n_short} of fewer steps are not counted" if n_short else ""
+    n_done = sum(run.name in done for run in runs) - n_short
     parts = [
-        f"{n_done} of {len(runs)} runs are finished. Returns of the last evaluation, mean (lowest to highest seed):\n",
+        f"{n_done} of {len(runs)} runs are finished{short}. Returns of the last evaluation, mean (lowest to highest seed):\n",
         markdown(returns_table(frame, runs)),
     ]
     final = last(frame)

@@ -144,12 +144,12 @@ def finished(run: Run, folder: Path) -> bool:
     if not path.exists():
         return False
     stored = json.loads(path.read_text())["run"]
-    differing = sorted(key for key, value in as_dict(run).items() if stored.get(key) != value)
+    differing = [key for key, value in as_dict(run).items() if stored.get(key) != value]
     if differing:
         key = differing[0]
         raise ValueError(
             f"{path} has {key} = {stored.get(key)!r} but {as_dict(run)[key]!r} is asked for: name another --folder, or the "
-            "same settings."
+            "same settings (--steps, --demonstrations)."
         )
     return True
 
