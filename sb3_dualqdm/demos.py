@@ -203,17 +203,17 @@ def _collect(args: argparse.Namespace) -> None:
     from sb3_dualqdm.demonstrations import collect_demonstrations
     from sb3_dualqdm.demonstrations.writers import write_demonstrations
 
-    env: Any = gym.make(args.env)
+    env = gym.make(args.env)
+    normalized = None  # what the model sees; episodes are recorded in the environment itself, which takes a seed each
+    if args.vec_normalize:
+        from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+        normalized = VecNormalize.load(args.vec_normalize, DummyVecEnv([lambda: env]))
     if args.source == "random":
         env.action_space.seed(args.seed)
         policy: Any = _random_policy(env.action_space)
     else:
-        policy = _algorithm(args.algo).load(args.source, device="cpu")
-    if args.vec_normalize:
-        from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-
-        env = VecNormalize.load(args.vec_normalize, DummyVecEnv([lambda: env]))
-        env.training = False
+        policy = _algorithm(args.algo).load(args.source, env=normalized, device="cpu")
     demos = collect_demonstrations(
         policy, env, args.n_episodes, deterministic=not args.stochastic, seed=args.seed, progress_bar=True
     )

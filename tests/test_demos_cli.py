@@ -229,14 +229,25 @@ def test_collect_from_a_model_with_vec_normalize(tmp_path):
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
-    venv = VecNormalize(make_vec_env("CartPole-v1", 1))
-    PPO("MlpPolicy", venv, n_steps=64, batch_size=64, device="cpu", seed=0).learn(64).save(tmp_path / "model.zip")
+    pytest.importorskip("rich")
+    venv = VecNormalize(make_vec_env("CartPole-v1", 2))
+    model = PPO("MlpPolicy", venv, n_steps=64, batch_size=64, device="cpu", seed=0).learn(128)
+    model.save(tmp_path / "model.zip")
     venv.save(tmp_path / "vecnormalize.pkl")
-    words = ["collect", str(tmp_path / "model.zip"), "--algo", "ppo", "--env", "CartPole-v1", "-n", "2"]
+    words = ["collect", str(tmp_path / "model.zip"), "--algo", "ppo", "--env", "CartPole-v1", "-n", "2", "--seed", "3"]
     words += ["--vec-normalize", str(tmp_path / "vecnormalize.pkl"), "-o", str(tmp_path / "d.npz")]
     assert main(words) == 0
     demos = load_demonstrations(tmp_path / "d.npz")
     assert demos.n_episodes == 2 and np.abs(demos.initial_obs).max() <= 0.05  # raw: CartPole starts within 0.05
+    # from a seed each, by a model that saw them normalised
+    assert demos.seeds.tolist() == [3, 4]
+    for i, seed in enumerate((3, 4)):
+        np.testing.assert_array_equal(demos.initial_obs[i], gym.make("CartPole-v1").reset(seed=seed)[0])
+    seen = venv.normalize_obs(np.asarray(demos.obs))
+    np.testing.assert_array_equal(demos.actions, model.predict(seen, deterministic=True)[0])
+    assert not np.array_equal(demos.actions, model.predict(np.asarray(demos.obs), deterministic=True)[0])
+    for more in ([], ["--seed", "3"]):
+        assert main(["check", str(tmp_path / "d.npz"), "--env", "CartPole-v1", *more]) == 0
 
 
 def test_errors_are_one_line_and_status_2(tmp_path, capsys):
