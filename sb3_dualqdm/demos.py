@@ -109,23 +109,17 @@ def _load(args: argparse.Namespace) -> tuple[Demonstrations, gym.Env | None]:
 def _print(*parts: Any) -> None:
     from sb3_dualqdm.demonstrations.files import optional
 
-    console = optional("rich.console", "demos", "a table").Console()
+    # keys of observations and names of files may look like [x] or :x:, which is not meant as a style
+    console = optional("rich.console", "demos", "a table").Console(markup=False, emoji=False)
     for part in parts:
         console.print(part)
-
-
-def _text(text: str) -> Any:
-    """A source may be called [x], which is not meant as a style."""
-    from sb3_dualqdm.demonstrations.files import optional
-
-    return optional("rich.text", "demos", "a table").Text(text)
 
 
 def _table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Any:
     from sb3_dualqdm.demonstrations.files import optional
 
     header = any(columns)
-    table = optional("rich.table", "demos", "a table").Table(title=_text(title), title_justify="left", show_header=header)
+    table = optional("rich.table", "demos", "a table").Table(title=title, title_justify="left", show_header=header)
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i in numbers else "left", overflow="fold")
     return table
@@ -166,7 +160,7 @@ def _info(args: argparse.Namespace) -> None:
     if demos.sha256:
         table.add_row("sha256", demos.sha256)
     for note in demos.notes:
-        table.add_row("note", _text(note))
+        table.add_row("note", note)
     episodes = _table("episodes", "episode", "steps", "return", "end", numbers=(0, 1, 2))
     for i in range(min(args.episodes, demos.n_episodes)):
         total = "" if demos.episode_returns is None else f"{demos.episode_returns[i]:.2f}"
@@ -261,9 +255,12 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _findings(demos: Demonstrations, findings: list[Finding]) -> Any:
+    from sb3_dualqdm.demonstrations.files import optional
+
+    styled = optional("rich.text", "demos", "a table").Text
     table = _table(demos.summary(), "check", "", "found")
     for finding in findings:
-        table.add_row(finding.check, f"[{_LEVELS[finding.level]}]{finding.level}[/]", _text(finding.text))
+        table.add_row(finding.check, styled(finding.level, _LEVELS[finding.level]), finding.text)
     return table
 
 

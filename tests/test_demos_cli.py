@@ -203,6 +203,18 @@ def test_collect_info_check_convert_plot(tmp_path, capsys):
     assert (tmp_path / "plots" / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("key", ["[/x]", "[red]", ":warning:"])
+def test_keys_and_sources_are_no_markup(tmp_path, capsys, key):
+    pytest.importorskip("rich")
+    item = {"obs": {key: np.zeros((4, 1))}, "acts": np.zeros((3, 1)), "terminal": True}
+    path = load_demonstrations([item])._replace(source=f"source {key}").save(tmp_path / "d.npz")
+    assert main(["info", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"observation {key}" in shown and f"source {key}" in shown
+    assert main(["check", str(path)]) == 0
+    assert f"{key}[0]" in capsys.readouterr().out
+
+
 def test_built_in_sets_are_replayed_from_the_seeds_of_their_manifest(capsys):
     pytest.importorskip("rich")
     assert main(["check", "builtin:CartPole-v1", "--env", "CartPole-v1", "--replays", "1"]) == 0
