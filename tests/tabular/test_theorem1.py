@@ -99,6 +99,18 @@ def test_iq_learn_imitates_no_better_than_bc_on_the_hard_instance(seed):
         assert mdp.imitation_gap(learned.policy) >= cloned - 1e-6
 
 
+def test_imitating_less_earns_more_where_other_actions_pay():
+    """The order of the gaps is no theorem: here the expert's action pays nothing, the other one 1."""
+    mdp = TabularMDP(
+        np.full((2, 2, 2), 0.5), np.array([0.5, 0.5]), horizon=1, reward=np.array([[1.0, 0.0]] * 2), expert=np.array([1, 1])
+    )
+    demos = TabularDemos.from_trajectories([([0], [1])] + 3 * [([1], [1])])
+    learned, cloned = solve_iq_learn(mdp, demos, 0.1), solve_bc(mdp, demos)
+    assert learned.policy[0] == pytest.approx(np.array([[0.5, 0.5], [0.0, 1.0]]), abs=1e-8)  # (1/4) / (1/2) in the first state
+    assert mdp.imitation_gap(cloned.policy) == 0.0
+    assert mdp.imitation_gap(learned.policy) == pytest.approx(-0.25)
+
+
 def test_unvisited_states_stay_flat_in_a_td_mdp():
     mdp = td_mdp(seed=0)
     demos = sample_demos(mdp, 2, seed=0)
