@@ -31,8 +31,8 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     With ``network_style="sb3"`` the policy is the same one. With the default style its mean is the same, but SAC maps the log
     standard deviation by another function, which a linear approximation of ours replaces; a warning says so. Critics are
     copied where their shapes agree and no ``q_range`` bounds them, which SAC cannot express. The replay buffer, which holds
-    the rewards that the model never read, moves along unless it has ``extra_transitions`` (whose rewards are unknown) or ``env``
-    has another number of copies.
+    the rewards that the model never read, moves along unless it has ``extra_transitions`` (whose rewards are unknown) or
+    ``env`` has another number of copies.
 
     :param model: a model with Box actions
     :param env: environment, default None: the model's
