@@ -282,6 +282,34 @@ def test_hdf5_that_leads_out_of_the_file(tmp_path):
         assert expected in refusal(tmp_path / f"{name}.hdf5")
 
 
+def test_hdf5_groups_that_lead_out_of_the_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    secret = str(tmp_path / "secret.hdf5")
+    with h5py.File(secret, "w") as file:
+        for group, obs in (("data/demo_0", "obs"), ("episode_0", "observations")):
+            file[f"{group}/{obs}"], file[f"{group}/actions"] = np.zeros((4, 2)), np.zeros((3, 1))
+            for name in ("rewards", "dones", "terminations", "truncations"):
+                file[f"{group}/{name}"] = np.zeros(3)
+        file["flat"] = np.zeros((4, 2))
+    links = {
+        "all": {"data": h5py.ExternalLink(secret, "/data")},
+        "demo": {"data/demo_0": h5py.ExternalLink(secret, "/data/demo_0")},
+        "episode": {"episode_0": h5py.ExternalLink(secret, "/episode_0")},
+        "soft": {"way": h5py.ExternalLink(secret, "/"), "observations": h5py.SoftLink("/way/flat")},
+        "softer": {"way": h5py.ExternalLink(secret, "/"), "data": h5py.SoftLink("/way/data")},
+    }
+    for name, content in links.items():
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            file["actions"], file["terminals"] = np.zeros((3, 1)), np.zeros(3)
+            for key, link in content.items():
+                file[key] = link
+        assert "lies outside the file" in refusal(tmp_path / f"{name}.hdf5")
+    with h5py.File(tmp_path / "inside.hdf5", "w") as file:  # links inside the file are no harm
+        file["actions"], file["terminals"], file["x"] = np.zeros((3, 1)), np.zeros(3), np.ones((4, 2))
+        file["observations"] = h5py.SoftLink("/x")
+    assert np.array_equal(load_demonstrations(tmp_path / "inside.hdf5").obs, np.ones((3, 2)))
+
+
 def test_parquet_bomb(tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     zeros = pa.array(np.zeros(20_000_000, dtype=np.int8))
