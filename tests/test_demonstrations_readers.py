@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,6 +278,18 @@ def test_transitions_by_attribute_with_infos():
     assert last_flags(load_demonstrations(item, max_episode_steps=3)) == [(True, False), (False, True)]
 
 
+@pytest.mark.parametrize("container", [list, np.array])
+def test_batches_keep_what_infos_say_about_the_time_limit(container):
+    """Shuffled as by imitation's data loaders, whose batches hold a list of infos."""
+    lengths = [3, 3]
+    arrays = flat(lengths) | {"dones": ends(lengths, [True, True])}
+    infos = np.array([{}, {}, {"TimeLimit.truncated": True}, {}, {}, {"TimeLimit.truncated": False}])
+    parts = np.split(np.random.default_rng(0).permutation(6), [4])
+    batches = [{key: value[rows] for key, value in arrays.items()} | {"infos": container(infos[rows])} for rows in parts]
+    demos = load_demonstrations(batches, max_episode_steps=3)
+    assert demos.terminated.sum() == 1 and demos.obs[demos.terminated].tolist() == [arrays["obs"][5].tolist()]
+
+
 # --- npz files -------------------------------------------------------------------------------------------------------------
 
 
@@ -498,6 +511,20 @@ def test_imitations_own_objects_and_folder(tmp_path):
     minimal = types.TransitionsMinimal(obs=items[0].obs[:-1], acts=items[0].acts, infos=np.array([{}] * 4))
     with pytest.warns(UserWarning, match="read as cut off"), pytest.raises(ValueError, match="4 obs and 4 acts"):
         load_demonstrations(minimal)
+
+
+def test_imitations_data_loader_keeps_time_limits():
+    types = pytest.importorskip("imitation.data.types")
+    from imitation.data import rollout
+    from torch.utils.data import DataLoader
+
+    limit = np.array([{}, {"TimeLimit.truncated": True}])
+    items = [types.Trajectory(trajectory(i, 2).obs, trajectory(i, 2).acts, limit, terminal=True) for i in range(3)]
+    transitions = rollout.flatten_trajectories(items)
+    loader = DataLoader(transitions, 4, shuffle=True, collate_fn=types.transitions_collate_fn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the order, which is chance
+        assert not load_demonstrations(loader, max_episode_steps=2).terminated.any()
 
 
 def test_imitations_lazy_infos_are_not_decoded():

@@ -245,6 +245,9 @@ def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
             joined[label] = _concatenate_obs([as_obs(value, f"{label} of {name}") for value in values], label)
         else:
             joined[label] = concatenate([as_array(value, f"{label} of {name}") for value in values], label)
+    infos = [_infos(batch) for batch in batches]
+    if all(isinstance(part, (list, tuple, np.ndarray)) for part in infos):
+        joined["infos"] = [info for part in infos for info in part]
     return joined
 
 
