@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import RefusedError, check_size, optional, reading
+from sb3_dualqdm.demonstrations.files import Budget, RefusedError, check_size, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, as_array, from_arrays, join
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, obs_arrays
 
@@ -22,32 +22,33 @@ class Hdf5(Mapping):
     Groups are mappings again. Links to other files, arrays stored elsewhere, and sizes out of proportion are refused.
 
     :param group: an open ``h5py.Group``.
-    :param path: the file, for errors.
+    :param path: the file.
+    :param budget: what all groups of the file may still take, default None: this is the first.
     """
 
     reads_anew = True  # every array belongs to who asked for it
 
-    def __init__(self, group: Any, path: Path):
-        self.group, self.path = group, path
+    def __init__(self, group: Any, path: Path, budget: Budget | None = None):
+        self.group, self.path, self.budget = group, path, budget or Budget(path.stat().st_size)
 
     def __getitem__(self, key: str) -> Any:
         import h5py
 
         name = f"{f'{self.group.name}/{key}'.replace('//', '/')!r} of {self.path}"
         with reading(name):
-            outside = isinstance(self.group.get(key, getlink=True), h5py.ExternalLink)
-            item = None if outside else self.group[key]
+            item = None if isinstance(self.group.get(key, getlink=True), h5py.ExternalLink) else self.group[key]
             # a soft link may lead on to an external one
-            outside = outside or h5py.h5o.get_info(item.id).fileno != h5py.h5o.get_info(self.group.id).fileno
+            outside = item is None or h5py.h5o.get_info(item.id).fileno != h5py.h5o.get_info(self.group.id).fileno
             if isinstance(item, h5py.Group) and not outside:
-                return Hdf5(item, self.path)
+                return Hdf5(item, self.path, self.budget)
             if outside or not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
                 raise RefusedError(f"{name} lies outside the file, and only the file itself is read: copy the data into it.")
             if item.dtype.kind not in "biuf" or item.shape is None:
                 raise RefusedError(f"{name} has the type {item.dtype} but only numbers are read: store plain numbers.")
             # an enormous chunk would be unpacked whole
             chunk = int(np.prod(item.chunks or (0,), dtype=object)) * item.dtype.itemsize
-            check_size(name, max(item.size * item.dtype.itemsize, chunk), item.id.get_storage_size())
+            check_size(name, chunk, item.id.get_storage_size())
+            self.budget.take(name, item.size * item.dtype.itemsize, item.id.get_storage_size())
             array = item[()]
         return as_array(array, name)
 

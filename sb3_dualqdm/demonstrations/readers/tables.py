@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import check_size, concatenate, optional, reading
+from sb3_dualqdm.demonstrations.files import Budget, concatenate, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, join
+from sb3_dualqdm.demonstrations.readers.arrow import innermost, nested, parquet_size
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
 # A column is a field, or a part of one (obs_0, obs_1, ... are numbers; obs.x, obs.y keys); the longest name wins.
@@ -54,14 +55,8 @@ def from_table(table: Any, *, source: str, **options: Any) -> Demonstrations:
 
 
 def _from_arrow(column: Any, name: str) -> np.ndarray | None:
-    from pyarrow import types
-
-    from sb3_dualqdm.demonstrations.readers.arrow import nested
-
-    inner = column.type
-    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
-        inner = inner.value_type
-    if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
+    inner = innermost(column.type)
+    if inner is None:
         return None  # texts and pictures may lie beside the numbers
     if inner == column.type:  # missing numbers become NaN
         chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
@@ -222,19 +217,19 @@ def from_csv(path: Path, *, source: str, **options: Any) -> Demonstrations:
     return from_table(table, source=source, **options)
 
 
-def _parquet(path: Path, spec: str) -> Any:
+def _parquet(path: Path, spec: str, budget: Budget) -> Any:
     parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} is a Parquet table, and reading it")
     with reading(str(path)):
         file = parquet.ParquetFile(path)
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        size = sum(group.total_byte_size for group in groups)
-        # runs of equal values take no space, so their number counts too
-        declared = max(size, 8 * sum(group.column(i).num_values for group in groups for i in range(group.num_columns)))
-        check_size(str(path), declared, path.stat().st_size)
-        names = {name for name in file.schema_arrow.names if _PART.fullmatch(name)} | {
-            name for name in file.schema_arrow.names if name.startswith(("observation", "next."))
-        }
-        return file.read(columns=[name for name in file.schema_arrow.names if name in names])
+        names = [
+            field.name
+            for field in file.schema_arrow
+            if _PART.fullmatch(field.name) or field.name.startswith(("observation", "next."))
+        ]
+        # what would be dropped is not unpacked
+        names = [name for name in names if innermost(file.schema_arrow.field(name).type) is not None]
+        budget.take(str(path), parquet_size(file, names, str(path)), path.stat().st_size)
+        return file.read(columns=names)
 
 
 def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -248,7 +243,7 @@ def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
     :raises ValueError: if it cannot be read.
     :raises ImportError: without pyarrow.
     """
-    return from_table(_parquet(path, source), source=source, **options)
+    return from_table(_parquet(path, source, Budget(path.stat().st_size)), source=source, **options)
 
 
 def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -270,7 +265,8 @@ def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
         raise ValueError(f"the LeRobot folder {path} has no data/**/*.parquet: download the dataset again.")
     if pictures:
         warnings.warn(f"{', '.join(pictures)} of {source} are pictures and not read, only the numbers are.", stacklevel=5)
-    tables = [_parquet(file, source) for file in files]
+    budget = Budget(sum(file.stat().st_size for file in files))
+    tables = [_parquet(file, source, budget) for file in files]
     columns: dict[str, np.ndarray] = {}
     for name in tables[0].column_names:
         parts = [_from_arrow(table.column(name), f"{name} of {source}") for table in tables if name in table.column_names]
