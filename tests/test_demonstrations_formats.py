@@ -509,6 +509,20 @@ def test_tables_with_vectors_in_cells(tmp_path, kind):
     check_episodes(load_demonstrations(source))
 
 
+def test_table_whose_episodes_are_cut_without_a_flag():
+    pandas = pytest.importorskip("pandas")
+    table = {key: value for key, value in columns().items() if key not in ("episode", "step", "truncated", "comment")}
+    table["terminated"] = ends(LENGTHS, [False, True])
+    demos = load_demonstrations(pandas.DataFrame(table))
+    check_episodes(demos)
+    assert last_flags(demos) == [(False, True), (True, False)]
+    assert demos.notes == ("1 rows not followed by their successor without a flag, read as cut there",)
+    order = np.array([3, 1, 4, 0, 2])
+    with pytest.warns(UserWarning, match="3 of 5 transitions are not followed by their successor"):
+        demos = load_demonstrations(pandas.DataFrame({key: value[order] for key, value in table.items()}))
+    assert demos.n_episodes == 5 and np.array_equal(demos.next_obs, flat(LENGTHS)["next_obs"][order])
+
+
 def test_table_with_a_last_row_without_action_and_keys(tmp_path):
     table = {"t": [], "obs.x": [], "obs.y": [], "act": [], "reward": [], "done": []}
     for episode, n in enumerate(LENGTHS):

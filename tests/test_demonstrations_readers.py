@@ -1,6 +1,7 @@
 """Readers: trajectories, flat arrays under their aliases, npz files and folders as imitation writes them."""
 
 import hashlib
+import importlib.util
 import json
 import pickle
 import sys
@@ -242,6 +243,13 @@ def test_shuffled_transitions_are_single_steps_and_say_so():
     with pytest.warns(UserWarning, match=r"7 of 8 transitions are not followed by their successor"):
         demos = load_demonstrations(arrays)
     assert demos.n_episodes == 8 and demos.next_obs[:, 0].tolist() == (order + 1).tolist()
+    with pytest.warns(UserWarning, match=r"7 of 8 transitions are not followed by their successor"):
+        demos = load_demonstrations(arrays | {"truncated": np.zeros(8)})
+    assert demos.next_obs[:, 0].tolist() == (order + 1).tolist() and "7 rows not followed" in demos.notes[0]
+    for convert in (demos.to_dicts, demos.to_imitation):
+        if convert == demos.to_dicts or importlib.util.find_spec("imitation"):
+            with pytest.raises(ValueError, match="next_obs are not the obs of the next step"):
+                convert()
 
 
 def test_scalar_terminal_with_one_transition():

@@ -492,20 +492,7 @@ def _split(
             raise ValueError(
                 f"{name} has {n_rows(obs)} obs, {n_rows(next_obs)} next_obs and {n_steps} acts: store one of each per step."
             )
-        unmarked = _breaks(obs, next_obs) & ~ends
-        if flags.keys() & {"truncated", "episode_starts"}:
-            what = "inside an episode"
-        else:
-            ends |= unmarked
-            what = "without a flag, read as cut there"
-            if unmarked.sum() > n_steps // 2:
-                warnings.warn(
-                    f"in {name}, {unmarked.sum()} of {n_steps} transitions are not followed by their successor, so each "
-                    "counts as an episode of its own and start states are unknown: pass trajectories if they are known.",
-                    stacklevel=5,
-                )
-        if unmarked.any():
-            notes = (f"{unmarked.sum()} rows not followed by their successor {what}",)
+        notes = cut_at_breaks(ends, obs, next_obs, bool(flags.keys() & {"truncated", "episode_starts"}), name)
     last = np.flatnonzero(ends)
     infos = _infos(arrays)
     limits = [_limit_in_infos(infos[i : i + 1] if isinstance(infos, (list, np.ndarray)) else None) for i in last]
@@ -518,6 +505,30 @@ def _split(
         "single_flag": np.array([not trusted and limit is None for limit in limits]),
     }
     return np.diff(last, prepend=-1), how, notes
+
+
+def cut_at_breaks(ends: np.ndarray, obs: Obs, next_obs: Obs, cuts_known: bool, name: str) -> tuple[str, ...]:
+    """
+    Look for rows that are not followed by their successor.
+
+    :param ends: whether an episode ends in each row; set there too unless cuts are known.
+    :param obs: observations, one row each.
+    :param next_obs: successors.
+    :param cuts_known: something else than the end of the task is marked, so that episodes are complete.
+    :param name: what they are rows of.
+    :return: what was noticed.
+    """
+    unmarked = _breaks(obs, next_obs) & ~ends
+    if not cuts_known:
+        ends |= unmarked
+    if unmarked.sum() > len(unmarked) // 2:
+        warnings.warn(
+            f"in {name}, {unmarked.sum()} of {len(unmarked)} transitions are not followed by their successor, so the order of "
+            "steps and the start states are unknown: pass trajectories if they are known.",
+            stacklevel=6,
+        )
+    what = "inside an episode" if cuts_known else "without a flag, read as cut there"
+    return (f"{unmarked.sum()} rows not followed by their successor {what}",) if unmarked.any() else ()
 
 
 def _flags(value: Any, name: str, n: int) -> np.ndarray:

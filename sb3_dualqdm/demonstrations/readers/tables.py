@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sb3_dualqdm.demonstrations.files import Budget, concatenate, optional, reading
-from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, join
+from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, cut_at_breaks, join
 from sb3_dualqdm.demonstrations.readers.arrow import innermost, nested, parquet_size
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
@@ -106,8 +106,8 @@ def _from_columns(columns: dict[str, np.ndarray], source: str, options: dict[str
         raise ValueError(f"{source} has no row, but at least 1 step is needed: record an episode first.")
     if isinstance(fields["acts"], dict):
         raise ValueError(f"{source} has the action keys {sorted(fields['acts'])}, but an action is one vector: number them.")
-    groups = _episodes(singles, n, source)
-    return join(_rows(fields, singles, groups, source), source=source, **options)
+    groups, notes = _episodes(fields, singles, n, source)
+    return join(_rows(fields, singles, groups, source), source=source, notes=notes, **options)
 
 
 def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
@@ -138,8 +138,11 @@ def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
     return fields
 
 
-def _episodes(singles: dict[str, np.ndarray], n: int, source: str) -> list[np.ndarray]:
-    """Rows of each episode, in the order of its steps."""
+def _episodes(
+    fields: dict[str, Obs], singles: dict[str, np.ndarray], n: int, source: str
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Rows of each episode, in the order of its steps, and what was noticed."""
+    notes: tuple[str, ...] = ()
     for name, array in singles.items():
         if name in ("episode", "step") and not np.array_equal(array, np.round(array.astype(float))):
             raise ValueError(f"{source} has {name} values that are not whole numbers: number the {name}s.")
@@ -154,18 +157,22 @@ def _episodes(singles: dict[str, np.ndarray], n: int, source: str) -> list[np.nd
             if name in singles:
                 ends |= np.nan_to_num(singles[name].astype(float)) > 0
         if not ends.any() and "step" not in singles:
-            warnings.warn(f"{source} has no episode, step or flags: it is read as one episode that is cut off.", stacklevel=6)
+            warnings.warn(f"{source} has no episode, step or flags: its episodes are read as cut off.", stacklevel=6)
         if "step" in singles:
             ends[:-1] |= np.diff(singles["step"]) <= 0
         if "episode_starts" in singles:
             ends[:-1] |= singles["episode_starts"][1:] > 0
+        ends[-1] = True
+        if "next_obs" in fields:
+            cuts_known = bool(singles.keys() & {"truncated", "episode_starts", "step"})
+            notes = cut_at_breaks(ends, fields["obs"], fields["next_obs"], cuts_known, source)
         cuts = np.flatnonzero(ends[:-1]) + 1
     groups = np.split(order, cuts)
     if "step" in singles:
         for group in groups:
             if (np.diff(singles["step"][group]) != 1).any():
                 raise ValueError(f"{source} has steps that are missing or repeated in an episode: number them one by one.")
-    return groups
+    return groups, notes
 
 
 def _rows(
