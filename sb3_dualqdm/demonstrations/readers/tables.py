@@ -79,9 +79,9 @@ def _from_pandas(series: Any, name: str) -> np.ndarray | None:
             raise ValueError(
                 f"{name} has rows of different shapes, but every step needs the same one: store equal ones."
             ) from None
-    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps
+    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps: None, or the NA of pandas' own types
         try:
-            array = np.array([np.nan if value is None else value for value in array], dtype=float)
+            array = np.array([np.nan if gap else value for value, gap in zip(array, series.isna())], dtype=float)
         except (TypeError, ValueError):
             return None
     return array if array.dtype.kind in "biuf" else None
