@@ -54,6 +54,8 @@ def test_all_four_flag_pairs(terminated, truncated):
     expected = [(terminated, truncated or not terminated)]
     item = trajectory(0, 3, terminated, truncated=truncated)
     assert last_flags(load_demonstrations([item])) == expected
+    one = {"obs": item.obs, "acts": item.acts, "terminated": terminated, "truncated": truncated}
+    assert last_flags(load_demonstrations(one, max_episode_steps=3)) == expected
     arrays = flat([3]) | {"terminated": ends([3], [terminated]), "truncated": ends([3], [truncated])}
     assert last_flags(load_demonstrations(arrays)) == expected
     assert last_flags(load_demonstrations(arrays, max_episode_steps=3)) == expected  # two flags are trusted

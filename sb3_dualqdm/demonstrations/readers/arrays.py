@@ -363,7 +363,8 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
     n_steps = len(acts) if acts.ndim else 0
     if n_steps == 0:
         raise ValueError(f"{name} has no action, but at least 1 step is needed: record an episode first.")
-    one_flag = done is not None and np.size(done) == 1 and (np.ndim(done) == 0 or n_steps > 1)
+    flag = fields["terminated"] if done is None else done
+    one_flag = flag is not None and np.size(flag) == 1 and (np.ndim(flag) == 0 or n_steps > 1)
     if one_flag and next_obs is None and fields["indices"] is None:
         return join([episode_of(arrays, name)], max_episode_steps, drop_last, **origin)
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
