@@ -403,12 +403,13 @@ def test_texts_in_parquet_are_not_unpacked(tmp_path):
     parquet.write_table(pa.table(columns | {"done": np.arange(100) == 99, "obs_1": text}), tmp_path / "d.parquet")
     parquet.write_table(pa.table({"obs": text, "acts": text, "terminal": text}), tmp_path / "bomb.parquet")
     parquet.write_table(pa.table({"obs": np.zeros(100), "obs.x": text, "act": np.zeros(100)}), tmp_path / "prefix.parquet")
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    usual = pa.default_memory_pool()  # asked later, it would be the other one
+    pool = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(pool)
     try:
         assert load_demonstrations(tmp_path / "d.parquet").obs.shape == (100, 1)
     finally:
-        pa.set_memory_pool(pa.default_memory_pool())
+        pa.set_memory_pool(usual)
     assert 0 < pool.max_memory() < 2**20
     for name in ("bomb", "prefix"):
         (tmp_path / name).mkdir()
