@@ -200,6 +200,13 @@ def test_dicts_round_trip_and_refuse_gaps(demos):
     with pytest.raises(ValueError, match="only some steps are kept"):
         demos.subsample(2).to_dicts()
     dicts[0]["acts"][0] = 5.0  # the caller's own copy
+    # successors in an array of their own, NaN among them, are as good
+    obs, following = np.array(demos.obs), np.array(demos.next_obs)
+    obs[1, 0] = following[0, 0] = np.nan
+    assert np.isnan(demos._replace(obs=obs, next_obs=following).to_dicts()[0]["obs"][1, 0])
+    following[0, 1] += 1
+    with pytest.raises(ValueError, match="next_obs are not the obs of the next step"):
+        demos._replace(obs=obs, next_obs=following).to_dicts()
 
 
 @settings(max_examples=25, deadline=None)

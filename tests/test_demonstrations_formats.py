@@ -509,6 +509,39 @@ def test_tables_with_vectors_in_cells(tmp_path, kind):
     check_episodes(load_demonstrations(source))
 
 
+@pytest.mark.parametrize("types", ["numpy", "nullable", "object"])
+def test_gaps_in_the_types_of_pandas(types):
+    """The last row of each episode holds the final observation; all else in it is missing."""
+    pandas = pytest.importorskip("pandas")
+    rows = []
+    for episode, n in enumerate(LENGTHS):
+        for t in range(n + 1):
+            step = [t / 10, t + 1, t == n - 1 and episode == 0, t == n - 1 and episode == 1] if t < n else [None] * 4
+            rows.append([episode, t, 100.0 * episode + t, -100.0 * episode - t, *step])
+    names = ["episode", "step", "obs_0", "obs_1", "action_0", "reward", "terminated", "truncated"]
+    table = pandas.DataFrame(rows, columns=names)
+    if types == "nullable":
+        table = table.convert_dtypes()
+        assert str(table["terminated"].dtype) == "boolean" and str(table["reward"].dtype) == "Int64"
+    demos = load_demonstrations(table.astype(object) if types == "object" else table)
+    check_episodes(demos)
+    assert last_flags(demos) == [(True, False), (False, True)]
+
+
+def test_table_whose_episodes_are_cut_without_a_flag():
+    pandas = pytest.importorskip("pandas")
+    table = {key: value for key, value in columns().items() if key not in ("episode", "step", "truncated", "comment")}
+    table["terminated"] = ends(LENGTHS, [False, True])
+    demos = load_demonstrations(pandas.DataFrame(table))
+    check_episodes(demos)
+    assert last_flags(demos) == [(False, True), (True, False)]
+    assert demos.notes == ("1 rows not followed by their successor without a flag, read as cut there",)
+    order = np.array([3, 1, 4, 0, 2])
+    with pytest.warns(UserWarning, match="3 of 5 transitions are not followed by their successor"):
+        demos = load_demonstrations(pandas.DataFrame({key: value[order] for key, value in table.items()}))
+    assert demos.n_episodes == 5 and np.array_equal(demos.next_obs, flat(LENGTHS)["next_obs"][order])
+
+
 def test_table_with_a_last_row_without_action_and_keys(tmp_path):
     table = {"t": [], "obs.x": [], "obs.y": [], "act": [], "reward": [], "done": []}
     for episode, n in enumerate(LENGTHS):

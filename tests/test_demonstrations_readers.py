@@ -1,9 +1,11 @@
 """Readers: trajectories, flat arrays under their aliases, npz files and folders as imitation writes them."""
 
 import hashlib
+import importlib.util
 import json
 import pickle
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +54,8 @@ def test_all_four_flag_pairs(terminated, truncated):
     expected = [(terminated, truncated or not terminated)]
     item = trajectory(0, 3, terminated, truncated=truncated)
     assert last_flags(load_demonstrations([item])) == expected
+    one = {"obs": item.obs, "acts": item.acts, "terminated": terminated, "truncated": truncated}
+    assert last_flags(load_demonstrations(one, max_episode_steps=3)) == expected
     arrays = flat([3]) | {"terminated": ends([3], [terminated]), "truncated": ends([3], [truncated])}
     assert last_flags(load_demonstrations(arrays)) == expected
     assert last_flags(load_demonstrations(arrays, max_episode_steps=3)) == expected  # two flags are trusted
@@ -241,6 +245,13 @@ def test_shuffled_transitions_are_single_steps_and_say_so():
     with pytest.warns(UserWarning, match=r"7 of 8 transitions are not followed by their successor"):
         demos = load_demonstrations(arrays)
     assert demos.n_episodes == 8 and demos.next_obs[:, 0].tolist() == (order + 1).tolist()
+    with pytest.warns(UserWarning, match=r"7 of 8 transitions are not followed by their successor"):
+        demos = load_demonstrations(arrays | {"truncated": np.zeros(8)})
+    assert demos.next_obs[:, 0].tolist() == (order + 1).tolist() and "7 rows not followed" in demos.notes[0]
+    for convert in (demos.to_dicts, demos.to_imitation):
+        if convert == demos.to_dicts or importlib.util.find_spec("imitation"):
+            with pytest.raises(ValueError, match="next_obs are not the obs of the next step"):
+                convert()
 
 
 def test_scalar_terminal_with_one_transition():
@@ -275,6 +286,18 @@ def test_transitions_by_attribute_with_infos():
     assert last_flags(load_demonstrations(item, max_episode_steps=3)) == [(False, True), (True, False)]
     item.infos = np.array([{}] * 5)
     assert last_flags(load_demonstrations(item, max_episode_steps=3)) == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("container", [list, np.array])
+def test_batches_keep_what_infos_say_about_the_time_limit(container):
+    """Shuffled as by imitation's data loaders, whose batches hold a list of infos."""
+    lengths = [3, 3]
+    arrays = flat(lengths) | {"dones": ends(lengths, [True, True])}
+    infos = np.array([{}, {}, {"TimeLimit.truncated": True}, {}, {}, {"TimeLimit.truncated": False}])
+    parts = np.split(np.random.default_rng(0).permutation(6), [4])
+    batches = [{key: value[rows] for key, value in arrays.items()} | {"infos": container(infos[rows])} for rows in parts]
+    demos = load_demonstrations(batches, max_episode_steps=3)
+    assert demos.terminated.sum() == 1 and demos.obs[demos.terminated].tolist() == [arrays["obs"][5].tolist()]
 
 
 # --- npz files -------------------------------------------------------------------------------------------------------------
@@ -498,6 +521,20 @@ def test_imitations_own_objects_and_folder(tmp_path):
     minimal = types.TransitionsMinimal(obs=items[0].obs[:-1], acts=items[0].acts, infos=np.array([{}] * 4))
     with pytest.warns(UserWarning, match="read as cut off"), pytest.raises(ValueError, match="4 obs and 4 acts"):
         load_demonstrations(minimal)
+
+
+def test_imitations_data_loader_keeps_time_limits():
+    types = pytest.importorskip("imitation.data.types")
+    from imitation.data import rollout
+    from torch.utils.data import DataLoader
+
+    limit = np.array([{}, {"TimeLimit.truncated": True}])
+    items = [types.Trajectory(trajectory(i, 2).obs, trajectory(i, 2).acts, limit, terminal=True) for i in range(3)]
+    transitions = rollout.flatten_trajectories(items)
+    loader = DataLoader(transitions, 4, shuffle=True, collate_fn=types.transitions_collate_fn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the order, which is chance
+        assert not load_demonstrations(loader, max_episode_steps=2).terminated.any()
 
 
 def test_imitations_lazy_infos_are_not_decoded():

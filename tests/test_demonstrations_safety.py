@@ -56,6 +56,12 @@ def refusal(path: Path, megabytes: float = 10) -> str:
     return text
 
 
+def np_bytes(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 def write(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
@@ -282,12 +288,134 @@ def test_hdf5_that_leads_out_of_the_file(tmp_path):
         assert expected in refusal(tmp_path / f"{name}.hdf5")
 
 
+def test_hdf5_groups_that_lead_out_of_the_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    secret = str(tmp_path / "secret.hdf5")
+    with h5py.File(secret, "w") as file:
+        for group, obs in (("data/demo_0", "obs"), ("episode_0", "observations")):
+            file[f"{group}/{obs}"], file[f"{group}/actions"] = np.zeros((4, 2)), np.zeros((3, 1))
+            for name in ("rewards", "dones", "terminations", "truncations"):
+                file[f"{group}/{name}"] = np.zeros(3)
+        file["flat"] = np.zeros((4, 2))
+    links = {
+        "all": {"data": h5py.ExternalLink(secret, "/data")},
+        "demo": {"data/demo_0": h5py.ExternalLink(secret, "/data/demo_0")},
+        "episode": {"episode_0": h5py.ExternalLink(secret, "/episode_0")},
+        "soft": {"way": h5py.ExternalLink(secret, "/"), "observations": h5py.SoftLink("/way/flat")},
+        "softer": {"way": h5py.ExternalLink(secret, "/"), "data": h5py.SoftLink("/way/data")},
+    }
+    for name, content in links.items():
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            file["actions"], file["terminals"] = np.zeros((3, 1)), np.zeros(3)
+            for key, link in content.items():
+                file[key] = link
+        assert "lies outside the file" in refusal(tmp_path / f"{name}.hdf5")
+    with h5py.File(tmp_path / "inside.hdf5", "w") as file:  # links inside the file are no harm
+        file["actions"], file["terminals"], file["x"] = np.zeros((3, 1)), np.zeros(3), np.ones((4, 2))
+        file["observations"] = h5py.SoftLink("/x")
+    assert np.array_equal(load_demonstrations(tmp_path / "inside.hdf5").obs, np.ones((3, 2)))
+
+
 def test_parquet_bomb(tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     zeros = pa.array(np.zeros(20_000_000, dtype=np.int8))
     parquet.write_table(pa.table({"obs_0": zeros, "action_0": zeros}), tmp_path / "bomb.parquet")
     assert os.path.getsize(tmp_path / "bomb.parquet") < 2**19
     assert "declares 320000000 bytes, but at most" in refusal(tmp_path / "bomb.parquet")
+
+
+@pytest.fixture
+def small_allowance(monkeypatch):
+    monkeypatch.setattr("sb3_dualqdm.demonstrations.files.FREE_BYTES", 2**20)
+
+
+@pytest.mark.usefixtures("small_allowance")
+def test_many_small_bombs_in_one_file(tmp_path):
+    """Each array may be right, all of them together cannot."""
+    images, numbers = np_bytes(np.zeros((4, 150_000), dtype=np.uint8)), np_bytes(np.arange(4))
+    for n in (1, 8):
+        with zipfile.ZipFile(tmp_path / f"{n}.npz", "w", zipfile.ZIP_BZIP2) as archive:
+            for i in range(n):
+                archive.writestr(f"obs/{i}.npy", images)
+                archive.writestr(f"next_obs/{i}.npy", numbers)
+            for name in ("acts", "truncated"):
+                archive.writestr(f"{name}.npy", np_bytes(np.arange(4) == 3))
+    assert "declares 600000 bytes, but at most" in refusal(tmp_path / "8.npz")
+    with pytest.raises(ValueError, match="next_obs"):  # the sizes are right, not the shapes
+        load_demonstrations(tmp_path / "1.npz")
+
+
+@pytest.mark.usefixtures("small_allowance")
+def test_the_same_group_of_hdf5_under_many_names(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    for n in (1, 20):
+        with h5py.File(tmp_path / f"{n}.hdf5", "w") as file:
+            group = file.create_group("data/demo_0")
+            group.create_dataset("obs/x", (5, 10_000 * 12), np.uint8, chunks=(1, 10_000))  # never written: no bytes at all
+            group["actions"], group["dones"] = np.zeros((4, 1)), np.array([0, 0, 0, 1])
+            for i in range(1, n):
+                file[f"data/demo_{i}"] = group
+    assert load_demonstrations(tmp_path / "1.hdf5").obs["x"].shape == (4, 120_000)
+    assert "/obs/x' of" in (text := refusal(tmp_path / "20.hdf5")) and "declares 600000 bytes, but at most" in text
+
+
+def write_imitation(folder: Path, n: int, kind: str) -> None:
+    """One trajectory of zeros in imitation's columns, compressed."""
+    pa = pytest.importorskip("pyarrow")
+    folder.mkdir()
+    lists = [pa.ListArray.from_arrays([0, rows], pa.array(np.zeros(rows, np.float32))) for rows in (n, n - 1)]
+    table = pa.table({"obs": lists[0], "acts": lists[1], "terminal": [True], "infos": ["[]"]})
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, folder / "d.parquet", compression="zstd")
+        return
+    options = pa.ipc.IpcWriteOptions(compression=kind)
+    with pa.ipc.new_stream(str(folder / "d.arrow"), table.schema, options=options) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "d.arrow"}]}))
+
+
+@pytest.mark.usefixtures("small_allowance")
+@pytest.mark.parametrize("kind", ["parquet", "zstd", "lz4"])
+def test_bombs_in_imitations_columns(tmp_path, kind):
+    write_imitation(tmp_path / "right", 1000, kind)
+    demos = load_demonstrations(tmp_path / "right")
+    assert len(demos) == 999 and not demos.obs.any() and demos.terminated[-1]
+    write_imitation(tmp_path / "bomb", 5_000_000, kind)
+    assert "declares" in (text := refusal(tmp_path / "bomb")) and "bytes, but at most" in text
+
+
+@pytest.mark.usefixtures("small_allowance")
+def test_what_many_files_of_a_folder_declare_together(tmp_path):
+    pytest.importorskip("pyarrow")
+    write_imitation(tmp_path / "d", 50_000, "parquet")
+    assert len(load_demonstrations(tmp_path / "d")) == 49_999
+    content = (tmp_path / "d" / "d.parquet").read_bytes()
+    for i in range(9):
+        write(tmp_path / "d" / f"{i}.parquet", content)
+    assert "bytes, but at most" in refusal(tmp_path / "d")
+
+
+@pytest.mark.usefixtures("small_allowance")
+def test_texts_in_parquet_are_not_unpacked(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    text = pa.array(["a" * 2**20] * 100)  # stored once
+    columns = {"obs_0": np.arange(100.0), "action_0": np.zeros(100), "next_obs_0": np.arange(1.0, 101)}
+    parquet.write_table(pa.table(columns | {"done": np.arange(100) == 99, "obs_1": text}), tmp_path / "d.parquet")
+    parquet.write_table(pa.table({"obs": text, "acts": text, "terminal": text}), tmp_path / "bomb.parquet")
+    parquet.write_table(pa.table({"obs": np.zeros(100), "obs.x": text, "act": np.zeros(100)}), tmp_path / "prefix.parquet")
+    usual = pa.default_memory_pool()  # asked later, it would be the other one
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        assert load_demonstrations(tmp_path / "d.parquet").obs.shape == (100, 1)
+    finally:
+        pa.set_memory_pool(usual)
+    assert 0 < pool.max_memory() < 2**20
+    for name in ("bomb", "prefix"):
+        (tmp_path / name).mkdir()
+        os.rename(tmp_path / f"{name}.parquet", tmp_path / name / "d.parquet")
+    assert "obs of" in (message := refusal(tmp_path / "bomb")) and "holds texts but numbers are expected" in message
+    assert "obs.x of" in (message := refusal(tmp_path / "prefix" / "d.parquet")) and "holds texts" in message
 
 
 def test_rows_of_nothing(tmp_path):

@@ -145,6 +145,15 @@ def test_actions_outside_the_box():
         load(acts=np.array([[0, 10 + 2e-4], [0, 0], [0, 0]]), action_space=space)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float16, np.float32])
+def test_actions_of_every_type_are_clipped_to_the_bounds(dtype):
+    acts = np.array([[1], [0], [2]], dtype=dtype)
+    demos = load(acts=acts, action_space=Box(-0.4, 0.4, (1,)), clip_actions=True)
+    assert np.array_equal(demos.actions, np.float32([[0.4], [0], [0.4]]))
+    demos = load(acts=acts, action_space=Box(0, 1, (1,), np.int64), clip_actions=True)
+    assert demos.actions.dtype == np.int64 and demos.actions.tolist() == [[1], [0], [1]]
+
+
 def test_unbounded_box_suggests_bounds():
     space = Box(-np.inf, np.inf, (1,), np.float32)
     with pytest.raises(ValueError, match=r"is unbounded but a finite box is needed.*percentiles .*\[0.02\] and \[1.98\]"):

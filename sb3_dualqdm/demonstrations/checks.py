@@ -90,7 +90,8 @@ def _ends(demos: Demonstrations) -> Finding:
     if (terminated & longest).sum() > 1:
         n, most = (terminated & longest).sum(), demos.episode_lengths.max()
         text = f"{n} episodes terminate at the same, longest length of {most}"
-        return Finding("ends", "note", f"{text}: a time limit? (max_episode_steps reads it as truncation)")
+        text += ": a time limit? (max_episode_steps reads it as truncation where the source has only one flag)"
+        return Finding("ends", "note", text)
     return Finding("ends", "ok", f"{terminated.sum()} episodes terminate, {(~terminated).sum()} are cut")
 
 

@@ -42,6 +42,33 @@ def check_size(name: str, size: int, stored: int, most: int = MAX_MEMBER_BYTES) 
         )
 
 
+class Budget:
+    """
+    What all parts of one source may unpack to together: however many parts there are, the proportion to the disk is the same.
+
+    :param stored: bytes that the source takes on the disk.
+    """
+
+    def __init__(self, stored: int):
+        self._left = FREE_BYTES + MAX_RATIO * stored
+        self._known: set[str] = set()
+
+    def take(self, name: str, size: int, stored: int, most: int = MAX_MEMBER_BYTES) -> None:
+        """
+        Refuse a part before memory is taken for it if it, or all parts so far, cannot be that large.
+
+        :param name: what it is, for the error; a part that is read again counts once.
+        :param size: bytes it declares.
+        :param stored: bytes stored for it.
+        :param most: a further limit, default that of a single array.
+        :raises ValueError: if the size is impossible or out of proportion.
+        """
+        if name not in self._known:
+            check_size(name, size, stored, min(most, self._left))
+            self._left -= size
+            self._known.add(name)
+
+
 def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
     """
     Header of an ``.npy`` file.
@@ -89,6 +116,7 @@ class Npz(Mapping):
         self.path = path
         with reading(str(path)), zipfile.ZipFile(path) as archive:
             self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            self._budget = Budget(path.stat().st_size)
 
     def __getitem__(self, key: str) -> np.ndarray:
         info, name = self._members[key], f"the array {key!r} of {self.path}"
@@ -98,7 +126,7 @@ class Npz(Mapping):
                 f"{name} holds pickled objects, which are never loaded because they can execute code: store plain numeric "
                 "arrays."
             )
-        check_size(name, math.prod(shape) * dtype.itemsize, info.compress_size, info.file_size)
+        self._budget.take(name, math.prod(shape) * dtype.itemsize, info.compress_size, info.file_size)
         return self._read(info, name, lambda file: np.lib.format.read_array(file, allow_pickle=False))
 
     def _read(self, info: zipfile.ZipInfo, name: str, function: Callable[[Any], Any]) -> Any:

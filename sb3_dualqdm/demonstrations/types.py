@@ -352,6 +352,15 @@ class Demonstrations:
                     f"{self.source} has an episode of which only some steps are kept, but trajectories need every step: "
                     "convert the set before subsampling it."
                 )
+            for key, value in obs_arrays(self.obs).items():
+                following = obs_arrays(self.next_obs)[key]
+                if not isinstance(following, Successors) and not np.array_equal(
+                    following[start : stop - 1], value[start + 1 : stop], equal_nan=value.dtype.kind == "f"
+                ):
+                    raise ValueError(
+                        f"{self.source} has an episode whose next_obs are not the obs of the next step, but trajectories need "
+                        "chains: use obs and next_obs of the set itself."
+                    )
             obs = {
                 key: np.concatenate([value[start:stop], obs_arrays(self.next_obs)[key][[stop - 1]]])
                 for key, value in obs_arrays(self.obs).items()

@@ -238,7 +238,7 @@ def _fit_actions(array: np.ndarray, space: spaces.Space, name: str, clip: bool) 
             f"{most:.3g}: use demonstrations in the environment's units, or pass clip_actions=True to clip them."
         )
     if most > 0:
-        array = array.copy()
+        array = array.astype(np.result_type(array, np.float32))  # whole numbers may be clipped to a bound between them
         for rows in blocks(array):
             array[rows] = np.clip(array[rows], low, high)
     return _cast(array, space.dtype, name)

@@ -245,6 +245,9 @@ def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
             joined[label] = _concatenate_obs([as_obs(value, f"{label} of {name}") for value in values], label)
         else:
             joined[label] = concatenate([as_array(value, f"{label} of {name}") for value in values], label)
+    infos = [_infos(batch) for batch in batches]
+    if all(isinstance(part, (list, tuple, np.ndarray)) for part in infos):
+        joined["infos"] = [info for part in infos for info in part]
     return joined
 
 
@@ -360,7 +363,8 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
     n_steps = len(acts) if acts.ndim else 0
     if n_steps == 0:
         raise ValueError(f"{name} has no action, but at least 1 step is needed: record an episode first.")
-    one_flag = done is not None and np.size(done) == 1 and (np.ndim(done) == 0 or n_steps > 1)
+    flag = fields["terminated"] if done is None else done
+    one_flag = flag is not None and np.size(flag) == 1 and (np.ndim(flag) == 0 or n_steps > 1)
     if one_flag and next_obs is None and fields["indices"] is None:
         return join([episode_of(arrays, name)], max_episode_steps, drop_last, **origin)
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
@@ -489,20 +493,7 @@ def _split(
             raise ValueError(
                 f"{name} has {n_rows(obs)} obs, {n_rows(next_obs)} next_obs and {n_steps} acts: store one of each per step."
             )
-        unmarked = _breaks(obs, next_obs) & ~ends
-        if flags.keys() & {"truncated", "episode_starts"}:
-            what = "inside an episode"
-        else:
-            ends |= unmarked
-            what = "without a flag, read as cut there"
-            if unmarked.sum() > n_steps // 2:
-                warnings.warn(
-                    f"in {name}, {unmarked.sum()} of {n_steps} transitions are not followed by their successor, so each "
-                    "counts as an episode of its own and start states are unknown: pass trajectories if they are known.",
-                    stacklevel=5,
-                )
-        if unmarked.any():
-            notes = (f"{unmarked.sum()} rows not followed by their successor {what}",)
+        notes = cut_at_breaks(ends, obs, next_obs, bool(flags.keys() & {"truncated", "episode_starts"}), name)
     last = np.flatnonzero(ends)
     infos = _infos(arrays)
     limits = [_limit_in_infos(infos[i : i + 1] if isinstance(infos, (list, np.ndarray)) else None) for i in last]
@@ -515,6 +506,30 @@ def _split(
         "single_flag": np.array([not trusted and limit is None for limit in limits]),
     }
     return np.diff(last, prepend=-1), how, notes
+
+
+def cut_at_breaks(ends: np.ndarray, obs: Obs, next_obs: Obs, cuts_known: bool, name: str) -> tuple[str, ...]:
+    """
+    Look for rows that are not followed by their successor.
+
+    :param ends: whether an episode ends in each row; set there too unless cuts are known.
+    :param obs: observations, one row each.
+    :param next_obs: successors.
+    :param cuts_known: something else than the end of the task is marked, so that episodes are complete.
+    :param name: what they are rows of.
+    :return: what was noticed.
+    """
+    unmarked = _breaks(obs, next_obs) & ~ends
+    if not cuts_known:
+        ends |= unmarked
+    if unmarked.sum() > len(unmarked) // 2:
+        warnings.warn(
+            f"in {name}, {unmarked.sum()} of {len(unmarked)} transitions are not followed by their successor, so the order of "
+            "steps and the start states are unknown: pass trajectories if they are known.",
+            stacklevel=6,
+        )
+    what = "inside an episode" if cuts_known else "without a flag, read as cut there"
+    return (f"{unmarked.sum()} rows not followed by their successor {what}",) if unmarked.any() else ()
 
 
 def _flags(value: Any, name: str, n: int) -> np.ndarray:

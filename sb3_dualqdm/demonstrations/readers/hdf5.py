@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import RefusedError, check_size, optional, reading
+from sb3_dualqdm.demonstrations.files import Budget, RefusedError, check_size, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import Episode, as_array, from_arrays, join
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, obs_arrays
 
@@ -22,30 +22,33 @@ class Hdf5(Mapping):
     Groups are mappings again. Links to other files, arrays stored elsewhere, and sizes out of proportion are refused.
 
     :param group: an open ``h5py.Group``.
-    :param path: the file, for errors.
+    :param path: the file.
+    :param budget: what all groups of the file may still take, default None: this is the first.
     """
 
     reads_anew = True  # every array belongs to who asked for it
 
-    def __init__(self, group: Any, path: Path):
-        self.group, self.path = group, path
+    def __init__(self, group: Any, path: Path, budget: Budget | None = None):
+        self.group, self.path, self.budget = group, path, budget or Budget(path.stat().st_size)
 
     def __getitem__(self, key: str) -> Any:
         import h5py
 
         name = f"{f'{self.group.name}/{key}'.replace('//', '/')!r} of {self.path}"
         with reading(name):
-            outside = isinstance(self.group.get(key, getlink=True), h5py.ExternalLink)
-            item = None if outside else self.group[key]
-            if isinstance(item, h5py.Group):
-                return Hdf5(item, self.path)
+            item = None if isinstance(self.group.get(key, getlink=True), h5py.ExternalLink) else self.group[key]
+            # a soft link may lead on to an external one
+            outside = item is None or h5py.h5o.get_info(item.id).fileno != h5py.h5o.get_info(self.group.id).fileno
+            if isinstance(item, h5py.Group) and not outside:
+                return Hdf5(item, self.path, self.budget)
             if outside or not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
                 raise RefusedError(f"{name} lies outside the file, and only the file itself is read: copy the data into it.")
             if item.dtype.kind not in "biuf" or item.shape is None:
                 raise RefusedError(f"{name} has the type {item.dtype} but only numbers are read: store plain numbers.")
             # an enormous chunk would be unpacked whole
             chunk = int(np.prod(item.chunks or (0,), dtype=object)) * item.dtype.itemsize
-            check_size(name, max(item.size * item.dtype.itemsize, chunk), item.id.get_storage_size())
+            check_size(name, chunk, item.id.get_storage_size())
+            self.budget.take(name, item.size * item.dtype.itemsize, item.id.get_storage_size())
             array = item[()]
         return as_array(array, name)
 
@@ -74,20 +77,22 @@ def from_file(path: Path, *, source: str, **options: Any) -> Demonstrations:
     with reading(str(path)):
         file = h5py.File(path, "r")
     with file:
-        if (demos := _numbered(file.get("data"), "demo_")) and isinstance(file.get("data"), h5py.Group):
-            groups = {name: Hdf5(file["data"][name], path) for name in demos}
-            return join(_robomimic(groups, source), source=source, **options)
-        if episodes := _numbered(file, "episode_"):
-            groups = {name: Hdf5(file[name], path) for name in episodes}
-            return join(minari_episodes(groups, source), source=source, **options)
+        root = Hdf5(file, path)
+        if file.get("data", getclass=True) is h5py.Group and (demos := _numbered(root["data"], "demo_")):
+            return join(_robomimic(demos, source), source=source, **options)
+        if episodes := _numbered(root, "episode_"):
+            return join(minari_episodes(episodes, source), source=source, **options)
         # observations may be a group: one array per key
-        return from_arrays(Hdf5(file, path), source=source, **options)
+        return from_arrays(root, source=source, **options)
 
 
-def _numbered(group: Any, prefix: str) -> list[str]:
-    """Names such as ``demo_10`` in the order of their numbers, which is not that of the file."""
-    names = [name for name in (group if hasattr(group, "keys") else ()) if re.fullmatch(prefix + r"\d+", name)]
-    return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
+def _numbered(group: Hdf5, prefix: str) -> dict[str, Hdf5]:
+    """Groups such as ``demo_10`` in the order of their numbers, which is not that of the file."""
+    names = [name for name in group if re.fullmatch(prefix + r"\d+", name)]
+    groups = {name: group[name] for name in sorted(names, key=lambda name: int(name.removeprefix(prefix)))}
+    if arrays := [name for name, part in groups.items() if not isinstance(part, Hdf5)]:
+        raise ValueError(f"{arrays[0]} of {group.path} is an array, but a group of arrays is expected: rename it.")
+    return groups
 
 
 def arrays_of(value: Any, name: str) -> Obs:
@@ -147,9 +152,7 @@ def minari_episodes(groups: Mapping[str, Hdf5], source: str) -> Iterator[Episode
         needed = ("observations", "actions", "rewards", "terminations", "truncations")
         if missing := [key for key in needed if key not in group]:
             raise ValueError(f"{label} has {sorted(group)} but no {' and '.join(missing)}: write the dataset with Minari.")
-        flags = {
-            key: bool(np.any(as_array(group[key], f"{key} of {label}")[-1:])) for key in ("terminations", "truncations")
-        }
+        flags = {key: bool(np.any(as_array(group[key], f"{key} of {label}")[-1:])) for key in ("terminations", "truncations")}
         seed = group.group.attrs.get("seed", -1)
         obs = arrays_of(group["observations"], f"observations of {label}")
         if any(array.dtype == np.uint8 and array.ndim == 2 for array in obs_arrays(obs).values()):

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import check_size, concatenate, optional, reading
-from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, join
+from sb3_dualqdm.demonstrations.files import Budget, concatenate, optional, reading
+from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, cut_at_breaks, join
+from sb3_dualqdm.demonstrations.readers.arrow import innermost, nested, parquet_size
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
 # A column is a field, or a part of one (obs_0, obs_1, ... are numbers; obs.x, obs.y keys); the longest name wins.
@@ -54,14 +55,8 @@ def from_table(table: Any, *, source: str, **options: Any) -> Demonstrations:
 
 
 def _from_arrow(column: Any, name: str) -> np.ndarray | None:
-    from pyarrow import types
-
-    from sb3_dualqdm.demonstrations.readers.arrow import nested
-
-    inner = column.type
-    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
-        inner = inner.value_type
-    if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
+    inner = innermost(column.type)
+    if inner is None:
         return None  # texts and pictures may lie beside the numbers
     if inner == column.type:  # missing numbers become NaN
         chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
@@ -84,9 +79,9 @@ def _from_pandas(series: Any, name: str) -> np.ndarray | None:
             raise ValueError(
                 f"{name} has rows of different shapes, but every step needs the same one: store equal ones."
             ) from None
-    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps
+    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps: None, or the NA of pandas' own types
         try:
-            array = np.array([np.nan if value is None else value for value in array], dtype=float)
+            array = np.array([np.nan if gap else value for value, gap in zip(array, series.isna())], dtype=float)
         except (TypeError, ValueError):
             return None
     return array if array.dtype.kind in "biuf" else None
@@ -111,8 +106,8 @@ def _from_columns(columns: dict[str, np.ndarray], source: str, options: dict[str
         raise ValueError(f"{source} has no row, but at least 1 step is needed: record an episode first.")
     if isinstance(fields["acts"], dict):
         raise ValueError(f"{source} has the action keys {sorted(fields['acts'])}, but an action is one vector: number them.")
-    groups = _episodes(singles, n, source)
-    return join(_rows(fields, singles, groups, source), source=source, **options)
+    groups, notes = _episodes(fields, singles, n, source)
+    return join(_rows(fields, singles, groups, source), source=source, notes=notes, **options)
 
 
 def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
@@ -143,8 +138,11 @@ def _fields(columns: dict[str, np.ndarray], source: str) -> dict[str, Obs]:
     return fields
 
 
-def _episodes(singles: dict[str, np.ndarray], n: int, source: str) -> list[np.ndarray]:
-    """Rows of each episode, in the order of its steps."""
+def _episodes(
+    fields: dict[str, Obs], singles: dict[str, np.ndarray], n: int, source: str
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Rows of each episode, in the order of its steps, and what was noticed."""
+    notes: tuple[str, ...] = ()
     for name, array in singles.items():
         if name in ("episode", "step") and not np.array_equal(array, np.round(array.astype(float))):
             raise ValueError(f"{source} has {name} values that are not whole numbers: number the {name}s.")
@@ -159,18 +157,22 @@ def _episodes(singles: dict[str, np.ndarray], n: int, source: str) -> list[np.nd
             if name in singles:
                 ends |= np.nan_to_num(singles[name].astype(float)) > 0
         if not ends.any() and "step" not in singles:
-            warnings.warn(f"{source} has no episode, step or flags: it is read as one episode that is cut off.", stacklevel=6)
+            warnings.warn(f"{source} has no episode, step or flags: its episodes are read as cut off.", stacklevel=6)
         if "step" in singles:
             ends[:-1] |= np.diff(singles["step"]) <= 0
         if "episode_starts" in singles:
             ends[:-1] |= singles["episode_starts"][1:] > 0
+        ends[-1] = True
+        if "next_obs" in fields:
+            cuts_known = bool(singles.keys() & {"truncated", "episode_starts", "step"})
+            notes = cut_at_breaks(ends, fields["obs"], fields["next_obs"], cuts_known, source)
         cuts = np.flatnonzero(ends[:-1]) + 1
     groups = np.split(order, cuts)
     if "step" in singles:
         for group in groups:
             if (np.diff(singles["step"][group]) != 1).any():
                 raise ValueError(f"{source} has steps that are missing or repeated in an episode: number them one by one.")
-    return groups
+    return groups, notes
 
 
 def _rows(
@@ -222,19 +224,19 @@ def from_csv(path: Path, *, source: str, **options: Any) -> Demonstrations:
     return from_table(table, source=source, **options)
 
 
-def _parquet(path: Path, spec: str) -> Any:
+def _parquet(path: Path, spec: str, budget: Budget) -> Any:
     parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} is a Parquet table, and reading it")
     with reading(str(path)):
         file = parquet.ParquetFile(path)
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        size = sum(group.total_byte_size for group in groups)
-        # runs of equal values take no space, so their number counts too
-        declared = max(size, 8 * sum(group.column(i).num_values for group in groups for i in range(group.num_columns)))
-        check_size(str(path), declared, path.stat().st_size)
-        names = {name for name in file.schema_arrow.names if _PART.fullmatch(name)} | {
-            name for name in file.schema_arrow.names if name.startswith(("observation", "next."))
-        }
-        return file.read(columns=[name for name in file.schema_arrow.names if name in names])
+        names = [
+            field.name
+            for field in file.schema_arrow
+            if _PART.fullmatch(field.name) or field.name.startswith(("observation", "next."))
+        ]
+        # what would be dropped is not unpacked
+        names = [name for name in names if innermost(file.schema_arrow.field(name).type) is not None]
+        budget.take(str(path), parquet_size(file, names, str(path)), path.stat().st_size)
+        return file.read(columns=names)
 
 
 def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -248,7 +250,7 @@ def from_parquet(path: Path, *, source: str, **options: Any) -> Demonstrations:
     :raises ValueError: if it cannot be read.
     :raises ImportError: without pyarrow.
     """
-    return from_table(_parquet(path, source), source=source, **options)
+    return from_table(_parquet(path, source, Budget(path.stat().st_size)), source=source, **options)
 
 
 def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
@@ -270,7 +272,8 @@ def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
         raise ValueError(f"the LeRobot folder {path} has no data/**/*.parquet: download the dataset again.")
     if pictures:
         warnings.warn(f"{', '.join(pictures)} of {source} are pictures and not read, only the numbers are.", stacklevel=5)
-    tables = [_parquet(file, source) for file in files]
+    budget = Budget(sum(file.stat().st_size for file in files))
+    tables = [_parquet(file, source, budget) for file in files]
     columns: dict[str, np.ndarray] = {}
     for name in tables[0].column_names:
         parts = [_from_arrow(table.column(name), f"{name} of {source}") for table in tables if name in table.column_names]
