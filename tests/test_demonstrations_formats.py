@@ -432,7 +432,7 @@ def test_hindsight_replay_buffer(tmp_path):
     for source in (buffer, saved(buffer, tmp_path / "her.pkl")):
         demos = load_demonstrations(source)
         assert sorted(demos.obs) == ["achieved_goal", "desired_goal", "observation"]
-        assert np.array_equal(demos.obs["observation"], first) and np.allclose(demos.actions, actions)
+        assert np.array_equal(demos.obs["observation"], first) and np.allclose(demos.actions, actions, atol=1e-6)
 
 
 # --- imitation's older pickles ---------------------------------------------------------------------------------------------
