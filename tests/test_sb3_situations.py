@@ -585,6 +585,12 @@ def test_action_noise(n_envs, demos, tmp_path):
         assert type(DualQDM.load(tmp_path / "model").action_noise) is type(model.action_noise)
 
 
+def test_a_look_at_the_action_noise_draws_nothing(demos):
+    noise, state = NormalActionNoise(np.zeros(1), np.ones(1)), np.random.get_state()
+    DualQDM("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], action_noise=noise, **SMALL)
+    assert np.random.get_state()[2:] == state[2:] and np.array_equal(np.random.get_state()[1], state[1])
+
+
 class Recorded(KVWriter):
     def __init__(self):
         self.rows = []

@@ -18,6 +18,7 @@ from sb3_dualqdm.acceleration import resolve
 from sb3_dualqdm.algorithms.environments import is_placeholder
 from sb3_dualqdm.buffers import ImitationDictReplayBuffer, ImitationReplayBuffer
 from sb3_dualqdm.objectives import VALUE_MODES
+from sb3_dualqdm.resume import unchanged_global_generators
 
 OBJECTIVES = ("reference", "paper")
 TERMINAL_VALUES = ("absorbing", "zero")
@@ -220,7 +221,9 @@ def _check_action_noise(algorithm: Any) -> None:
         return
     if isinstance(algorithm.action_space, spaces.Discrete):
         raise ValueError("action_noise was given but Discrete actions take none: leave it out and raise ent_coef to explore.")
-    found, needed = np.shape(deepcopy(algorithm.action_noise)()), (algorithm.n_envs, *algorithm.action_space.shape)
+    with unchanged_global_generators():  # which noise is drawn from
+        found = np.shape(deepcopy(algorithm.action_noise)())
+    needed = (algorithm.n_envs, *algorithm.action_space.shape)
     try:
         fits = np.broadcast_shapes(found, needed) == needed
     except ValueError:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
-from sb3_dualqdm.algorithms.arguments import check_choice, check_count
+from sb3_dualqdm.algorithms.arguments import check_choice, check_count, check_number
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
@@ -61,8 +61,7 @@ class BC(ImitationAlgorithm):
         check_choice("loss", self.loss, LOSSES)
         if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction is {self.validation_fraction} but must be in [0, 1).")
+        check_number("validation_fraction", self.validation_fraction, "[0, 1)")
         check_count("validation_interval", self.validation_interval)
         check_count("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:

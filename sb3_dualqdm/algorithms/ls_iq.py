@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch.nn import functional as F
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.arguments import check_choice, check_number
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
@@ -102,8 +102,8 @@ class LSIQ(SoftActorCritic):
             raise ValueError(f"regularization is {self.regularization} but a positive number is needed.")
         if self.gamma == 1:
             raise ValueError("gamma is 1 but the largest value of LS-IQ is 1 / (c (1 - gamma)): use gamma < 1.")
-        if self.entropy_tau is not None and not 0 <= self.entropy_tau <= 1:
-            raise ValueError(f"entropy_tau is {self.entropy_tau} but must be in [0, 1], or None for tau.")
+        if self.entropy_tau is not None:
+            check_number("entropy_tau", self.entropy_tau, "[0, 1]", ", or None for tau,")
         if self.variant != "plain" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError(f"variant is {self.variant!r} but Discrete actions have an exact soft value: use 'plain'.")
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch as th
 
 from sb3_dualqdm import objectives
+from sb3_dualqdm.algorithms.arguments import check_number
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import DISCOUNT, Range
@@ -63,10 +64,8 @@ class ReCOIL(ImitationAlgorithm):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         for name in ("regularization", "value_temperature", "value_clip", "policy_temperature", "weight_clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)} but a positive number is needed.")
-        if not 0 <= self.expert_fraction <= 1:
-            raise ValueError(f"expert_fraction is {self.expert_fraction} but must be in [0, 1].")
+            check_number(name, getattr(self, name), "(0, inf)")
+        check_number("expert_fraction", self.expert_fraction, "[0, 1]")
         if self.ent_coef != 0:
             raise ValueError(f"ent_coef is {self.ent_coef!r} but ReCOIL has no entropy term: leave it out.")
         if self.terminal_value != "zero":

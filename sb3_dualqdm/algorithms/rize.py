@@ -12,7 +12,7 @@ from stable_baselines3.common.preprocessing import get_action_dim
 from torch import nn
 
 from sb3_dualqdm import objectives
-from sb3_dualqdm.algorithms.arguments import check_choice
+from sb3_dualqdm.algorithms.arguments import check_choice, check_number
 from sb3_dualqdm.algorithms.base import own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
@@ -201,8 +201,7 @@ class RIZE(SoftActorCritic):
         super()._check_arguments()
         check_choice("value_mode", self.value_mode, VALUE_MODES)
         check_choice("target_init", self.target_init, TARGET_INITS)
-        if not 0 <= self.regularization < math.inf:
-            raise ValueError(f"regularization is {self.regularization} but a weight of at least 0 is needed.")
+        check_number("regularization", self.regularization)
         if not issubclass(self.policy_class, QuantilePolicy):
             raise ValueError(
                 f"policy is {self.policy_class.__name__} but RIZE needs quantile critics: use 'MlpPolicy', 'CnnPolicy', "
