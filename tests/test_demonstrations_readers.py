@@ -254,6 +254,18 @@ def test_shuffled_transitions_are_single_steps_and_say_so():
                 convert()
 
 
+@pytest.mark.parametrize("key", ["obs", "next_obs", "acts", "dones", "terminated", "truncated", "rews"])
+def test_rows_of_different_shapes_are_named(key):
+    arrays = flat([3]) | {"dones": ends([3], [True]), key: [[1.0], [1.0, 0.0], [1.0]]}
+    if key == "terminated":
+        del arrays["dones"]
+    with pytest.raises(ValueError, match=f"^{key.removesuffix('s') if key == 'dones' else key} of .* rows of one shape"):
+        load_demonstrations(arrays)
+    if key not in ("obs", "next_obs"):  # a data loader's batches
+        with pytest.raises(ValueError, match="rows of one shape"):
+            load_demonstrations([arrays, arrays])
+
+
 def test_scalar_terminal_with_one_transition():
     arrays = {"obs": np.array([[0.0], [1.0]]), "acts": np.array([[0.5]]), "terminal": np.array(True)}
     assert last_flags(load_demonstrations(arrays)) == [(True, False)]

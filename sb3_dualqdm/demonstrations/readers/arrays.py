@@ -219,7 +219,7 @@ def until_endless(source: Iterable[Any]) -> Iterator[Any]:
     for item in source:
         yield item
         if _is_batch(item):
-            n_rows += np.asarray(_field(item, "acts")).size
+            n_rows += as_array(_field(item, "acts"), "acts of a batch").size
             if n_rows > MAX_BATCH_ROWS:
                 raise ValueError(
                     f"the batches do not end within {MAX_BATCH_ROWS} actions, but they are read once, to their end: pass "
@@ -231,7 +231,7 @@ def _is_batch(item: Any) -> bool:
     if not isinstance(item, Mapping) or _field(item, "next_obs") is None:
         return False
     done = _field(item, "done")
-    return done is None or np.ndim(done) > 0  # a single flag: a whole trajectory
+    return done is None or as_array(done, "done of a batch").ndim > 0  # a single flag: a whole trajectory
 
 
 def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
@@ -363,8 +363,9 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
     n_steps = len(acts) if acts.ndim else 0
     if n_steps == 0:
         raise ValueError(f"{name} has no action, but at least 1 step is needed: record an episode first.")
-    flag = fields["terminated"] if done is None else done
-    one_flag = flag is not None and np.size(flag) == 1 and (np.ndim(flag) == 0 or n_steps > 1)
+    key = "terminated" if done is None else "done"
+    flag = None if fields[key] is None else as_array(fields[key], f"{key} of {name}")
+    one_flag = flag is not None and flag.size == 1 and (flag.ndim == 0 or n_steps > 1)
     if one_flag and next_obs is None and fields["indices"] is None:
         return join([episode_of(arrays, name)], max_episode_steps, drop_last, **origin)
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
