@@ -65,9 +65,10 @@ def test_the_suites_of_the_paper():
 
 def test_cutting_a_suite():
     part = expand("paper-online", tasks=["HalfCheetah-v5"], methods=["dual_qdm", "bc"], seeds=[7], steps=60_000)
-    assert [(run.task, run.method, run.seed, run.steps) for run in part] == [
-        ("HalfCheetah-v5", "dual_qdm", 7, 60_000),
-        ("HalfCheetah-v5", "bc", 7, 50_000),  # steps is the most that a run may take
+    assert [(run.task, run.method, run.seed, run.steps, run.eval_every) for run in part] == [
+        # evaluated when the whole run would be
+        ("HalfCheetah-v5", "dual_qdm", 7, 60_000, 10_000),
+        ("HalfCheetah-v5", "bc", 7, 50_000, 1_000),  # steps is the most that a run may take
     ]
     for arguments, message in [
         ({"suite": "paper"}, "the suites are paper-online"),
@@ -88,7 +89,7 @@ def test_rl_zoo3_reads_the_parameters_of_a_command(tmp_path):
     namespace = type("Namespace", (), {})()
     StoreDict(["-params"], "params", nargs="+")(None, namespace, params)
     recorded = {"sb3_dualqdm.benchmark.recording.RecordEvaluations": {"request": str(tmp_path / "request.json")}}
-    options = {"path": str(tmp_path / "record.zip"), "save_freq": 5, "resume": True}
+    options = {"path": str(tmp_path / "record.zip"), "save_freq": 50, "resume": True}
     saved = {"sb3_dualqdm.callbacks.ResumableCheckpoint": options}
     assert namespace.params == {**run.params, "callback": [saved, recorded]}
 
@@ -205,17 +206,20 @@ def test_runs_that_fail_are_told_and_made_again(tmp_path):
     done = []
     assert runs.execute_all(wanted, tmp_path, 2, task=task, progress=done.append) == {wanted[1].name: "bad luck"}
     assert sum(done) == 300 and (tmp_path / f"{wanted[1].name}.log").read_text() == "bad luck\n"
-    left = [run for run in wanted if not runs.finished(run, tmp_path)]
+    left = [run for run in wanted if not runs.steps_done(run, tmp_path)]
     assert left == [wanted[1]]
     assert runs.execute_all(left, tmp_path, task=task) == {}
-    assert all(runs.finished(run, tmp_path) for run in wanted) and sorted(made) == [0, 1, 1, 2]
+    assert all(runs.steps_done(run, tmp_path) == run.steps for run in wanted) and sorted(made) == [0, 1, 1, 2]
     assert not list(tmp_path.glob("*.log"))
-    with pytest.raises(ValueError, match=r"has steps = 100 but 200 is asked for: name another --folder"):
-        runs.finished(dataclasses.replace(RUN, steps=200), tmp_path)
+    assert runs.steps_done(dataclasses.replace(RUN, steps=200), tmp_path) == 100
+    other = ({"steps": 50}, "steps = 100 but 50"), ({"steps": 200, "eval_every": 9}, "eval_every = 50 but 9")
+    for changed, message in other:
+        with pytest.raises(ValueError, match=f"has {message} is asked for: name another --folder"):
+            runs.steps_done(dataclasses.replace(RUN, **changed), tmp_path)
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
-    """Killed after its first evaluation, and gone on, it is the run that was never killed."""
+    """Killed after its second evaluation, and gone on, it is the run that was never killed."""
     if not Path("/proc").is_dir():
         pytest.skip("processes are found in /proc")
     params = {"learning_starts": 50, "batch_size": 32, "normalize": "dict(norm_reward=False)"}
@@ -223,7 +227,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
     whole = runs.execute(run)
     path = tmp_path / ".record.json"
     failing = dataclasses.replace(run, params=dict(run.params))
-    killer = threading.Thread(target=kill_when_evaluated, args=(path, 1))
+    killer = threading.Thread(target=kill_when_evaluated, args=(path, 2))
     killer.start()
     with pytest.raises(runs.RunFailed):
         runs.execute(failing, record=path)
@@ -234,6 +238,24 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
     for one, other in zip(whole["evaluations"], rest["evaluations"], strict=True):
         assert one["step"] == other["step"] and one["returns"] == other["returns"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_goes_on_to_more_steps(tmp_path):
+    """And is then the run that was asked for all of them at once."""
+    params = {"learning_starts": 50, "batch_size": 32}
+    run = dataclasses.replace(RUN, steps=300, eval_every=100, params=params)
+    whole = runs.execute(run)
+    keep = runs.Execution(keep_checkpoints=True)
+    # the second part ends between two checkpoints
+    for steps in (100, 250, 300):
+        part = dataclasses.replace(run, steps=steps)
+        assert runs.execute_all([part], tmp_path, execution=keep) == {}
+        assert runs.steps_done(part, tmp_path) == steps
+    result = json.loads((tmp_path / f"{run.name}.json").read_text())
+    assert result["resumed_at"] == [100, 200]
+    assert [(entry["step"], entry["returns"]) for entry in result["evaluations"]] == [
+        (entry["step"], entry["returns"]) for entry in whole["evaluations"]
+    ]
 
 
 def kill_when_evaluated(path, n):
@@ -335,7 +357,7 @@ def test_interquartile_mean_and_improvement():
 
 
 @needs_rliable
-def test_shorter_runs_do_not_count_as_finished(tmp_path):
+def test_shorter_runs_do_not_count_as_finished(tmp_path, capsys):
     wanted = expand("smoke", methods=["dual_qdm"])
     made = expand("smoke", methods=["dual_qdm"], steps=300)
     records = [record(run, [10.0]) for run in made]
@@ -343,10 +365,13 @@ def test_shorter_runs_do_not_count_as_finished(tmp_path):
         (tmp_path / f"{run.name}.json").write_text(json.dumps(content))
     words = ["smoke", "--folder", str(tmp_path), "--methods", "dual_qdm"]
     for command in ("run", "aggregate", "plot"):
-        with pytest.raises(SystemExit, match=r"has steps = 300 but 2000 is asked for: .*--steps"):
-            cli.main([command, *words])
-    assert cli.main(["plot", *words, "--steps", "300"]) == 0
-    # what the results page shows of such a suite
+        with pytest.raises(SystemExit, match=r"has steps = 300 but 200 is asked for: .*--steps"):
+            cli.main([command, *words, "--steps", "200"])
+    assert cli.main(["run", *words, "--dry-run"]) == 0
+    assert "2 runs, 0 finished, 2 to make" in capsys.readouterr().out
+    assert cli.main(["plot", *words]) == 0
+    assert cli.main(["aggregate", *words]) == 0
+    assert "0 of 2 runs are finished, 2 of fewer steps are not counted." in capsys.readouterr().out
     table = analysis.returns_table(analysis.evaluations(records), wanted)
     assert table.loc["Dual Q-DM", "CartPole-v1"] == "10.0 (10.0 to 10.0), after 300 of 2,000 steps"
     assert analysis.report(records, wanted, {}).startswith("0 of 2 runs are finished, 2 of fewer steps are not counted.")

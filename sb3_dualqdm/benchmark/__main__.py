@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--acceleration", choices=ACCELERATIONS, help="how updates run, default: as the hyperparameters say"
             )
+            command.add_argument(
+                "--keep-checkpoints", action="store_true", help="so that finished runs can go on, with more --steps"
+            )
             command.add_argument("--backend", choices=("local", "ray"), default="local")
             command.add_argument("--ray-address", help="address of a Ray cluster, default: a new one on this machine")
             command.add_argument("--dry-run", action="store_true", help="print the runs and what they cost")
@@ -67,7 +70,7 @@ def _possible(runs: list[Run]) -> tuple[list[Run], dict[str, list[str]]]:
 def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
     from sb3_dualqdm.benchmark import analysis
 
-    missing = [run for run in runs if not running.finished(run, folder)]
+    missing = [run for run in runs if running.steps_done(run, folder) < run.steps]
     possible, obstacles = _possible(missing)
     hours = running.estimate(possible, analysis.read(folder))
     print(f"{args.suite}: {len(runs)} runs, {len(runs) - len(missing)} finished, {len(possible)} to make, in {folder}")
@@ -85,7 +88,7 @@ def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
             possible,
             folder,
             args.at_once,
-            running.Execution(args.device, args.acceleration),
+            running.Execution(args.device, args.acceleration, args.keep_checkpoints),
             args.backend,
             args.ray_address,
             progress=bar.update,
@@ -109,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         runs = running.with_demonstrations(runs, args.demonstrations)
         if args.command == "run":
             return _run(args, runs, folder)
-        done = {run.name for run in runs if running.finished(run, folder)}
+        done = {run.name for run in runs if running.steps_done(run, folder)}
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
     from sb3_dualqdm.benchmark import analysis

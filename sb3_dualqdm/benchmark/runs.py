@@ -20,8 +20,6 @@ from sb3_dualqdm.zoo import ALGOS
 STEPS_PER_SECOND = {"bc": 300.0, "gail": 500.0}
 DEFAULT_STEPS_PER_SECOND = 100.0
 LOG_TAIL = 3_000
-# Checkpoints of a run, from which it goes on after an interruption
-CHECKPOINTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +29,12 @@ class Execution:
 
     :param device: torch device, default ``"auto"``
     :param acceleration: how updates of this package's methods run, default None: as their hyperparameters say
+    :param keep_checkpoints: keep the last checkpoint of a finished run, so that it can go on to more steps, default False
     """
 
     device: str = "auto"
     acceleration: str | None = None
+    keep_checkpoints: bool = False
 
 
 class RunFailed(RuntimeError):
@@ -68,7 +68,8 @@ def command(run: Run, request: Path, logs: Path, checkpoint: Path, execution: Ex
     if path := _demonstrations_path(run):
         params["demonstrations"] = str(path.resolve())
     if run.method in ALGOS:
-        options = {"path": str(checkpoint), "save_freq": max(1, run.steps // CHECKPOINTS), "resume": True}
+        # independent of the number of steps, which a finished run can be asked to go beyond
+        options = {"path": str(checkpoint), "save_freq": run.eval_every, "resume": True}
         callbacks.append({"sb3_dualqdm.callbacks.ResumableCheckpoint": options})
         if execution.acceleration is not None:
             params["acceleration"] = execution.acceleration
@@ -93,7 +94,7 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
     :param run: the run.
     :param execution: device and acceleration.
     :param record: file that is rewritten after each evaluation, with a checkpoint beside it, from which an interrupted run
-        goes on; default: a temporary one.
+        goes on, and one of fewer steps whose checkpoint was kept; default: a temporary one.
     :return: what is kept of the run.
     :raises RunFailed: if the process fails, or ends before the run does.
     """
@@ -102,7 +103,7 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
         record = record or folder / "record.json"
         checkpoint = record.with_suffix(".zip")
         started = json.loads(record.read_text()) if record.exists() else {}
-        if started.get("run") != as_dict(run):  # of other settings
+        if not started or _difference(run, started["run"]):
             checkpoint.unlink(missing_ok=True)
             record.unlink(missing_ok=True)
         request = folder / "request.json"
@@ -120,10 +121,11 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
             text=True,
         )
         result = json.loads(record.read_text()) if record.exists() else {}
-        if process.returncode or result.get("status") != "finished":
+        if process.returncode or result.get("status") != "finished" or result["run"] != as_dict(run):
             raise RunFailed(f"{run.name} ended with status {process.returncode}:\n{process.stdout[-LOG_TAIL:]}")
-        record.unlink()
-        checkpoint.unlink(missing_ok=True)
+        if not execution.keep_checkpoints:
+            record.unlink()
+            checkpoint.unlink(missing_ok=True)
         shown = {str(record.parent): "FOLDER", str(folder): "FOLDER"}
         if path := _demonstrations_path(run):
             shown[str(path.resolve())] = str(path)
@@ -132,26 +134,32 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
         return {"command": ["python", *arguments], **result}
 
 
-def finished(run: Run, folder: Path) -> bool:
+def _difference(run: Run, stored: dict[str, Any]) -> str | None:
+    """First setting that keeps a stored run from being this one, or the beginning of it: fewer steps are no difference."""
+    shorter = "steps" in stored and stored["steps"] < run.steps
+    settings = as_dict(run).items()
+    return next((key for key, value in settings if stored.get(key) != value and not (key == "steps" and shorter)), None)
+
+
+def steps_done(run: Run, folder: Path) -> int:
     """
-    Whether a run needs no more doing.
+    Steps of the record that there is of a run.
 
     :param run: the run.
     :param folder: folder of the suite's records.
-    :raises ValueError: if the folder has a run of this name with other settings.
+    :return: ``run.steps`` if the run needs no more doing, fewer if it was made with fewer steps, 0 without a record.
+    :raises ValueError: if the folder has a run of this name with other settings, or more steps.
     """
     path = folder / f"{run.name}.json"
     if not path.exists():
-        return False
+        return 0
     stored = json.loads(path.read_text())["run"]
-    differing = [key for key, value in as_dict(run).items() if stored.get(key) != value]
-    if differing:
-        key = differing[0]
+    if key := _difference(run, stored):
         raise ValueError(
             f"{path} has {key} = {stored.get(key)!r} but {as_dict(run)[key]!r} is asked for: name another --folder, or the "
             "same settings (--steps, --demonstrations)."
         )
-    return True
+    return int(stored["steps"])
 
 
 def obstacle(run: Run) -> str | None:

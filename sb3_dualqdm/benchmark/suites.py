@@ -45,7 +45,7 @@ class Block:
     :param steps: steps of a run (environment steps; updates for BC), None: those of the method's hyperparameter file
     :param seeds: seeds
     :param variants: hyperparameters that differ
-    :param evaluations: evaluations of a run, evenly spaced; the last one is at its end
+    :param evaluations: evaluations of a run of all steps, evenly spaced; the last one is at its end
     :param episodes: deterministic episodes of an evaluation
     """
 
@@ -69,7 +69,7 @@ class Run:
     :param variant: name of the variant, ``""`` for none
     :param seed: seed of the run
     :param steps: environment steps, or updates for BC
-    :param eval_every: steps between evaluations
+    :param eval_every: steps between evaluations, and between checkpoints
     :param episodes: deterministic episodes of an evaluation
     :param params: hyperparameters that differ from the method's entry for the task
     """
@@ -205,8 +205,8 @@ def _chosen_tasks(tasks: tuple[str, ...], wanted: Iterable[str] | None) -> list[
 
 def _runs(suite: str, block: Block, task: str, method: str, seeds: Iterable[int] | None, at_most: int | None) -> list[Run]:
     steps = block.steps or _steps_of_entry(method, task)
-    steps = min(steps, at_most or steps)
     eval_every = max(1, steps // block.evaluations)
+    steps = min(steps, at_most or steps)
     return [
         Run(suite, task, method, variant.name, seed, steps, eval_every, block.episodes, variant.params)
         for variant in block.variants
