@@ -11,6 +11,7 @@ A run that is finished is a JSON file in the suite's folder and is not made agai
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -72,7 +73,8 @@ def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
 
     missing = [run for run in runs if running.steps_done(run, folder) < run.steps]
     possible, obstacles = _possible(missing)
-    hours = running.estimate(possible, analysis.read(folder))
+    rest = [dataclasses.replace(run, steps=run.steps - running.steps_done(run, folder)) for run in possible]
+    hours = running.estimate(rest, analysis.read(folder))
     print(f"{args.suite}: {len(runs)} runs, {len(runs) - len(missing)} finished, {len(possible)} to make, in {folder}")
     for reason, names in obstacles.items():
         print(f"not possible here ({reason}): {len(names)} runs, the first is {names[0]}")
