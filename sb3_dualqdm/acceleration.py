@@ -20,6 +20,7 @@ ACCELERATIONS = ("auto", "none", "compile", "cudagraph")
 MACHINE_ARGUMENTS = {"acceleration": "auto", "replay_device": "cpu"}
 # Updates that run eagerly before a capture, so that optimisers and libraries have allocated what they keep.
 WARMUP_UPDATES = 3
+UNCOMPILED_UPDATES = 2  # before the one that is compiled
 
 Update = Callable[[Any], dict[str, th.Tensor]]
 
@@ -107,6 +108,7 @@ class CompiledUpdate:
         self._warm: set[Any] = set()
         self._outside: dict[Any, list[th.Tensor]] = {}
         self._programs: dict[Any, tuple[Callable[..., list[th.Tensor]], list[str]]] = {}
+        self._n_uncompiled: dict[Any, int] = {}
         self._failed = False
         # Tracing and compiling, in seconds
         self.compile_seconds: float | None = None
@@ -115,6 +117,9 @@ class CompiledUpdate:
     def __call__(self, batch: Any) -> dict[str, th.Tensor]:
         tensors = leaves(batch)
         layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+        if self._n_uncompiled.get(layout, 0) > 0:
+            self._n_uncompiled[layout] -= 1
+            return self._update(batch)
         if layout in self._programs:
             run, names = self._programs[layout]
             with th.no_grad():
@@ -130,6 +135,12 @@ class CompiledUpdate:
             statistics = self._update(batch)
         self._outside[layout] = outside.found
         return statistics
+
+    def begin_again(self) -> None:
+        """Run the first updates of each layout as they are once more: they differ from compiled ones by rounding."""
+        self._n_uncompiled = dict.fromkeys(self._programs, UNCOMPILED_UPDATES)
+        self._warm = set(self._programs)
+        self._outside = {layout: self._outside[layout] for layout in self._programs}
 
     def _compile(self, batch: Any, layout: Any) -> dict[str, th.Tensor]:
         """Trace, compile and run the program of a layout."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch as th
@@ -118,6 +118,18 @@ def _all_rows(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, **{name: map_obs(grown, state[name]) for name in cut}}
 
 
+def absorbing_share(weights: np.ndarray, terminated: np.ndarray, gamma: float) -> float:
+    """
+    Share of the absorbing state in a discounted occupancy: a termination at step t adds ``gamma^(t+1) + gamma^(t+2) + ...``.
+
+    :param weights: discounted occupancy of each row, up to a factor, shape ``(N,)``
+    :param terminated: how much of each row terminates, shape ``(N,)``
+    :param gamma: discount below 1
+    """
+    occupied = gamma / (1 - gamma) * (weights * terminated).sum()
+    return float(occupied / (weights.sum() + occupied))
+
+
 class InitialStates:
     """
     Bounded ring of raw initial observations, the sample of rho behind ``E_{s1 ~ rho}[V(s1)]``.
@@ -172,6 +184,9 @@ class _ImitationReplay:
 
     # Whether it began with older experience
     prefilled = False
+    # See absorbing_share(), and how many positions were written since it was computed
+    _absorbing_share: float | None = None
+    _n_written = 0
 
     def __init__(self, *args: Any, n_initial_states: int = 4096, storage_device: th.device | str = "cpu", **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -197,6 +212,7 @@ class _ImitationReplay:
         self._episode_step = np.where(done, 0, self._episode_step + 1).astype(np.int32)
         super().add(obs, next_obs, action, reward, done, infos)  # type: ignore[misc]
         self.terminated[position] = (this.dones[position] > 0) & ~(this.timeouts[position] > 0)
+        self._n_written += 1
         if self._copy is not None:
             new = slice(position * this.n_envs, (position + 1) * this.n_envs)
             for copy, host in zip(self._copy.tensors(), self._host().tensors()):
@@ -225,7 +241,7 @@ class _ImitationReplay:
         this.timeouts[at] = this.rewards[at] = 0
         this.full = this.full or this.pos + n_positions >= this.buffer_size
         this.pos = (this.pos + n_positions) % this.buffer_size
-        self._copy = None
+        self._copy = self._absorbing_share = None
         self.prefilled = True
 
     def start_episodes(self, obs: Obs) -> None:
@@ -244,6 +260,22 @@ class _ImitationReplay:
             age = rng.integers(min(this.size(), -(-n_newest // this.n_envs)), size=shape)
             position = (this.pos - 1 - age) % this.buffer_size
         return self._stored().take(position * this.n_envs + rng.integers(this.n_envs, size=shape))
+
+    def absorbing_share(self, gamma: float) -> float:
+        """
+        Share of the absorbing state in the discounted occupancy of everything that is stored.
+
+        It is computed anew whenever a hundredth of the buffer has been written.
+
+        :param gamma: discount below 1
+        """
+        size = cast(Any, self).size()
+        if self._absorbing_share is None or 100 * self._n_written >= size:
+            steps = self.steps[:size].astype(np.float64)
+            # only relative weights matter, and gamma^t of a long episode is not representable
+            weights = gamma ** (steps - steps.min())
+            self._absorbing_share, self._n_written = absorbing_share(weights, self.terminated[:size], gamma), 0
+        return self._absorbing_share
 
     def _stored(self) -> RawRows:
         if self.storage_device == th.device("cpu"):
@@ -289,7 +321,8 @@ class DemonstrationBuffer:
     :param demonstrations: validated for the spaces below
     :param policy: scales Box actions from environment units to [-1, 1]
     :param row_discount: gamma for drawing rows with probability proportional to ``gamma^t``, t the step in the original
-        episode (the discounted occupancy of the telescoping identity); 1 (default) draws uniformly
+        episode (the discounted occupancy of the telescoping identity, in which the absorbing state then has the share
+        ``absorbing_share``); 1 (default) draws uniformly
     :param device: where the rows are kept, default ``"cpu"``
     """
 
@@ -321,6 +354,7 @@ class DemonstrationBuffer:
             step=as_tensor(demonstrations.step, device),
         )
         self._starts = np.flatnonzero(demonstrations.step == 0)
+        self.absorbing_share = 0.0
         self._cumulative = self._sampling_weights(row_discount)
 
     def __len__(self) -> int:
@@ -333,7 +367,10 @@ class DemonstrationBuffer:
             return None
         # A terminal row that subsampling kept off its grid stands for itself alone, not for `subsampling` rows
         weights = np.where(demos.step % demos.subsampling == 0, 1.0, 1.0 / demos.subsampling)
+        ending = demos.terminated / (demos.subsampling * weights)
         weights *= row_discount ** demos.step.astype(np.float64)
+        if row_discount < 1:
+            self.absorbing_share = absorbing_share(weights, ending, row_discount)
         if np.all(weights == weights[0]):
             return None
         cumulative = np.cumsum(weights)

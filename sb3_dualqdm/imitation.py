@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -25,7 +25,6 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from sb3_dualqdm.algorithms import DualQDM, ImitationAlgorithm, IQLearn, RegIQLearn
 from sb3_dualqdm.algorithms.environments import channels_first
-from sb3_dualqdm.demonstrations.readers import until_endless
 from sb3_dualqdm.demonstrations.types import map_obs
 
 try:
@@ -303,8 +302,6 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
-        if isinstance(demonstrations, Iterator):  # can be read only once
-            demonstrations = list(until_endless(demonstrations))
         self.gen_algo.set_demonstrations(demonstrations)
         if self.gen_algo._require_demonstrations().demonstrations.terminated.any():
             self._warn_about_leak()

@@ -21,7 +21,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.utils import get_device
 
-from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS
+from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, CompiledUpdate
 
 STATE_MEMBER = "resume/state.pkl"
 REPLAY_MEMBER = "resume/replay_buffer.pkl"
@@ -147,6 +147,8 @@ def save_checkpoint(model: Any, path: Any) -> None:
     :param path: file to write or to replace
     """
     path = with_suffix(path)
+    if isinstance(model._step, CompiledUpdate):
+        model._step.begin_again()  # as a resumed run does
     state = RunState(model, reset_seed(model))
     temporary = path.with_name(f"{path.name}.tmp")
     with open(temporary, "w+b") as file:
@@ -218,6 +220,7 @@ def continue_from(model: Any, path: Any) -> None:
     kept = (
         *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
         *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),
+        *(["_replay_buffer"] if model.offline else []),  # which holds extra transitions alone and is in no checkpoint
     )
     vars(model).update({name: value for name, value in vars(loaded).items() if name not in kept})
     state, model._resumed = model._resumed, None

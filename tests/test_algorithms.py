@@ -264,6 +264,14 @@ def test_numbers_may_be_written_as_floats_and_rates_as_text(demos, tmp_path):
     assert to_sac(model).lr_schedule(0.5) == 5e-4
 
 
+def test_every_update_of_an_offline_method_has_the_rate_of_its_step(demos):
+    model = BC("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], learning_rate="lin_1.0", **SMALL)
+    rates = []
+    model._after_update = lambda: rates.append(model.actor.optimizer.param_groups[0]["lr"])
+    model.learn(4).learn(2)
+    assert rates == pytest.approx([1, 0.75, 0.5, 0.25, 1, 0.5])
+
+
 def test_demonstrations_of_another_environment_refused(demos):
     with pytest.raises(ValueError, match=r"(?i)action|observation"):
         DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["Pendulum-v1"])

@@ -154,6 +154,32 @@ def test_offline_call_again_goes_on_by_itself(demos, tmp_path):
     assert_same(whole, run("killed"))
 
 
+def test_offline_call_with_extra_transitions_goes_on_by_itself(demos, tmp_path):
+    """A checkpoint of an offline run has no replay buffer: the extra transitions are those of the call."""
+
+    def run(name, *callbacks):
+        options = {**SMALL, "seed": 0, "extra_transitions": demos["Pendulum-v1"]}
+        model = IQLearn("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], offline=True, **options)
+        return model.learn(30, [*callbacks, ResumableCheckpoint(tmp_path / name, 10, resume=True)])
+
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("killed", KillAt(25))
+    assert_same(whole, run("killed"))
+
+
+def test_a_compiled_run_resumes(demos, tmp_path):
+    def run(name, *callbacks):
+        options = {**SMALL, "seed": 0, "acceleration": "compile"}
+        model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], **options)
+        return model.learn(60, [*callbacks, ResumableCheckpoint(tmp_path / name, 20, resume=True)])
+
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("killed", KillAt(50))
+    assert_same(whole, run("killed"))
+
+
 def test_remaining_steps_may_be_counted_as_in_sb3(demos, tmp_path):
     checkpoint = ResumableCheckpoint(tmp_path / "run", 40)
     model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], seed=0, **SMALL).learn(100, checkpoint)

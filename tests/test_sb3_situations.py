@@ -445,6 +445,17 @@ def test_parameters_by_name():
     model.set_parameters(changed, exact_match=False)
 
 
+def test_parameters_leave_the_temperature_alone():
+    """The softmax policy has that of the model's own ent_coef, which is what its values have."""
+    models = [DualQDM("MlpPolicy", "CartPole-v1", ent_coef=ent_coef, seed=0, **SMALL) for ent_coef in (0.5, 0.01)]
+    models[0].set_parameters(models[1].get_parameters())
+    obs = th.zeros(1, 4)
+    q, _ = models[0].policy.q_and_value(obs, th.zeros(1, dtype=th.long), None, 0.5)
+    other, _ = models[0].policy.q_and_value(obs, th.ones(1, dtype=th.long), None, 0.5)
+    log_odds = models[0].policy.log_prob(obs, th.tensor([1])) - models[0].policy.log_prob(obs, th.tensor([0]))
+    assert log_odds.item() == pytest.approx((other - q).item() / 0.5, rel=1e-4)
+
+
 def test_attributes_left_out_and_put_in(tmp_path):
     model = DualQDM("MlpPolicy", "CartPole-v1", verbose=2, **SMALL)
     model.save(tmp_path / "without", exclude=["verbose"])
@@ -529,6 +540,14 @@ def test_environment_kept_reset_and_replaced(demos):
     model.learn(12)
 
 
+def test_demonstrations_that_can_be_read_once_are_read_again_under_another_time_limit(demos):
+    episodes = (episode for episode in demos["CartPole-v1"].to_dicts())
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=episodes, **SMALL)
+    model.set_env(gym.make("CartPole-v1", max_episode_steps=7))
+    model.learn(12)
+    assert len(model.demo_buffer) == len(demos["CartPole-v1"])
+
+
 # --------------------------------------------------------------------------------------------------------------------------
 # Running
 # --------------------------------------------------------------------------------------------------------------------------
@@ -583,6 +602,18 @@ def test_action_noise(n_envs, demos, tmp_path):
         assert np.abs(model.replay_buffer.actions).max() <= 1
         model.save(tmp_path / "model")
         assert type(DualQDM.load(tmp_path / "model").action_noise) is type(model.action_noise)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_one_noise_for_all_copies_goes_along_to_other_numbers_of_them(n_envs, demos, tmp_path):
+    """SB3 makes one for each of them of it, and saves those."""
+    options = {**SMALL, "action_noise": NormalActionNoise(np.zeros(1), np.ones(1))}
+    model = DualQDM("MlpPolicy", make_vec_env("Pendulum-v1", 2), demonstrations=demos["Pendulum-v1"], **options)
+    model.learn(20).save(tmp_path / "model")
+    assert isinstance(model.action_noise, VectorizedActionNoise)
+    loaded = DualQDM.load(tmp_path / "model", env=make_vec_env("Pendulum-v1", n_envs), demonstrations=demos["Pendulum-v1"])
+    loaded.learn(20)
+    assert np.shape(loaded.action_noise()) == ((1,) if n_envs == 1 else (n_envs, 1))
 
 
 def test_a_look_at_the_action_noise_draws_nothing(demos):

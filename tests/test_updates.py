@@ -118,7 +118,8 @@ def test_paper_objective_telescopes_through_a_termination():
     horizon, gamma, c = 20, 0.9, 5.0
     step = np.tile(np.arange(horizon), 2)
     rows = RawRows(None, None, None, th.as_tensor(step == horizon - 1)[None], th.as_tensor(step)[None])
-    weight = row_weights(rows, horizon, th.device("cpu"), gamma, "paper", "absorbing").value[0].double().numpy()
+    shares = gamma**horizon, gamma**horizon
+    weight = row_weights(rows, horizon, th.device("cpu"), gamma, "paper", "absorbing", 1, shares).value[0].double().numpy()
     v = np.sin(np.arange(horizon)) + 2
     next_v = np.append(v[1:], c)
     difference = np.tile(v - gamma * next_v, 2)
@@ -126,6 +127,36 @@ def test_paper_objective_telescopes_through_a_termination():
     differences = np.append(difference, np.full(2 * horizon, c - gamma * c))
     assert 2 * (weight * differences)[replay].sum() == pytest.approx((1 - gamma) * v[0], rel=1e-5)
     assert weight.sum() == pytest.approx(1)
+
+
+def test_the_absorbing_state_has_its_share_of_the_occupancy_in_every_batch(counting):
+    """gamma^T after T steps: all episodes here terminate after 5."""
+    model = model_on_counting(counting, objective="paper", gamma=0.8)
+    weights, share = model._sample_batch(8).weights, 0.8**5
+    assert weights.expert[16:].sum().item() == pytest.approx(share, rel=1e-5)
+    assert weights.value[16:].sum().item() == pytest.approx(share, rel=1e-5)
+    assert weights.expert.sum().item() == pytest.approx(1) and weights.value.sum().item() == pytest.approx(1)
+    # a buffer that ends within an episode: 5 + 2 steps, of which one terminates
+    occupancy = sum(0.8**t for t in (0, 1, 2, 3, 4, 0, 1))
+    model = model_on_counting(counting, objective="paper", gamma=0.8, steps=7)
+    assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(0.8**5 / 0.2 / (occupancy + 0.8**5 / 0.2))
+    model.learn(3, reset_num_timesteps=False)  # it follows what is stored
+    assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("subsample", "steps"), [(2, [0, 2, 4]), (3, [0, 3, 4])])
+def test_one_of_the_rows_that_a_terminal_row_stands_for_terminates(counting, subsample, steps):
+    """On the grid (every second step) or beside it (every third), the absorbing state counts as one of k rows."""
+    n, rows = 20_000, {0: subsample, 2: subsample, 3: subsample, 4: subsample if 4 % subsample == 0 else 1}
+    mass = sum(rows[step] for step in steps)
+    model = model_on_counting(counting, subsample=subsample, demo_batch_size=n)
+    assert model.demo_buffer.demonstrations.step.tolist() == steps * 2
+    expert = model._sample_batch(8).weights.expert
+    assert expert[n + 8 :].sum().item() == pytest.approx(1 / mass, abs=0.01)
+    paper = model_on_counting(counting, subsample=subsample, objective="paper", gamma=0.8)
+    occupancy = sum(rows[step] * 0.8**step for step in steps)
+    ending = 0.8**5 / 0.2
+    assert paper._sample_batch(8).weights.expert[16:].sum().item() == pytest.approx(ending / (occupancy + ending), rel=1e-5)
 
 
 def test_paper_weights_of_very_late_steps_are_finite():

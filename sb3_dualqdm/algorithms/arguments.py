@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Real
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.noise import VectorizedActionNoise
 
 from sb3_dualqdm.acceleration import resolve
 from sb3_dualqdm.algorithms.environments import is_placeholder
 from sb3_dualqdm.buffers import ImitationDictReplayBuffer, ImitationReplayBuffer
+from sb3_dualqdm.demonstrations.readers import until_endless
 from sb3_dualqdm.objectives import VALUE_MODES
 from sb3_dualqdm.resume import unchanged_global_generators
 
@@ -221,6 +223,9 @@ def _check_action_noise(algorithm: Any) -> None:
         return
     if isinstance(algorithm.action_space, spaces.Discrete):
         raise ValueError("action_noise was given but Discrete actions take none: leave it out and raise ent_coef to explore.")
+    noise, learned_before = algorithm.action_noise, algorithm.num_timesteps > 0
+    if learned_before and isinstance(noise, VectorizedActionNoise) and len(noise.noises) != algorithm.n_envs:
+        algorithm.action_noise = noise.base_noise  # SB3 makes one for each of the present environments of it in learn()
     with unchanged_global_generators():  # which noise is drawn from
         found = np.shape(deepcopy(algorithm.action_noise)())
     needed = (algorithm.n_envs, *algorithm.action_space.shape)
@@ -286,8 +291,10 @@ def check_replay_buffer(buffer: Any, algorithm: Any, path: Any) -> None:
         )
 
 
-def plain_path(demonstrations: Any) -> Any:
-    """A path as a string, which a zip can carry to another system; anything else as it is."""
+def rereadable(demonstrations: Any) -> Any:
+    """A path as a string, which a zip can carry to another system, an iterator as a list, anything else as it is."""
+    if isinstance(demonstrations, Iterator):
+        return list(until_endless(demonstrations))
     return str(demonstrations) if isinstance(demonstrations, pathlib.Path) else demonstrations
 
 

@@ -241,7 +241,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = arguments.plain_path(demonstrations)
+        self.demonstrations = arguments.rereadable(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -254,7 +254,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.warmup = warmup
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
-        self.extra_transitions = arguments.plain_path(extra_transitions)
+        self.extra_transitions = arguments.rereadable(extra_transitions)
         self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
@@ -427,7 +427,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: when they do not fit the spaces
         """
         previous = self.demonstrations, self.demonstrations_sha256
-        self.demonstrations, self.demonstrations_sha256 = arguments.plain_path(demonstrations), None
+        self.demonstrations, self.demonstrations_sha256 = arguments.rereadable(demonstrations), None
         try:
             self._load_demonstrations()
         except Exception:
@@ -549,9 +549,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         callback.on_rollout_start()
         n_logged = self._n_updates
         while self.num_timesteps < total_timesteps and not self._finished():
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             self.train(gradient_steps=1, batch_size=self.batch_size)
             self.num_timesteps += 1
-            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             callback.update_locals(locals())
             if not callback.on_step():
                 break
@@ -760,7 +760,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _to_batches(self, rows: RawRows, n_replay: int) -> Batch:
         """Batches of stored rows, with the weights, initial states and noise that updates need beside them."""
         n_batches, n_rows = rows.terminated.shape
-        weights = row_weights(rows, n_replay, self.device, self.gamma, self.objective, self.terminal_value)
+        demos, shares = self._require_demonstrations(), (0.0, 0.0)
+        if self.objective == "paper" and self.terminal_value == "absorbing":
+            shares = demos.absorbing_share, self.replay_buffer.absorbing_share(self.gamma) if n_replay > 0 else 0.0
+        settings = self.gamma, self.objective, self.terminal_value, demos.demonstrations.subsampling
+        weights = row_weights(rows, n_replay, self.device, *settings, shares)
         initial_states = None
         if self.value_mode == "initial" and (n_replay > 0 or self.offline):
             initial_states = self._initial_states((n_batches, n_replay or n_rows), self._rng)
@@ -903,9 +907,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param kwargs: arguments to change, such as ``demonstrations=``
         """
         if "demonstrations" in kwargs:
-            kwargs.update(demonstrations=arguments.plain_path(kwargs["demonstrations"]), demonstrations_sha256=None)
+            kwargs.update(demonstrations=arguments.rereadable(kwargs["demonstrations"]), demonstrations_sha256=None)
         if "extra_transitions" in kwargs:
-            kwargs.update(extra_transitions=arguments.plain_path(kwargs["extra_transitions"]))
+            kwargs.update(extra_transitions=arguments.rereadable(kwargs["extra_transitions"]))
         kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
@@ -940,6 +944,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
         """Load parameters; see SB3's ``set_parameters``."""
         super().set_parameters(*args, **kwargs)
+        self._sync_temperature()
         self._step = None  # optimisers have new state tensors, which a captured update does not know
 
     def _excluded_save_params(self) -> list[str]:

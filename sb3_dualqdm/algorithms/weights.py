@@ -1,8 +1,8 @@
 """
 The expectations of the objectives as weights over the rows of a batch.
 
-Replay rows come first, expert rows second, then one absorbing row for each of them, which counts where its row terminated (as
-that row does).
+Replay rows come first, expert rows second, then one absorbing row for each of them. In the reference's objective it counts
+where its row terminated, as that row does; in the paper's all of them have the absorbing state's share of the occupancy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from sb3_dualqdm.objectives import RowWeights
 
 
 def row_weights(
-    rows: RawRows, n_replay: int, device: th.device, gamma: float, objective: str, terminal_value: str
+    rows: RawRows,
+    n_replay: int,
+    device: th.device,
+    gamma: float,
+    objective: str,
+    terminal_value: str,
+    subsampling: int = 1,
+    absorbing_shares: tuple[float, float] = (0.0, 0.0),
 ) -> RowWeights:
     """
     Weights of batches, each of shape ``(K, M)``.
@@ -28,16 +35,18 @@ def row_weights(
     :param gamma: discount
     :param objective: ``"reference"``: every row of a kind counts the same; ``"paper"``: by gamma^t of its step t
     :param terminal_value: ``"absorbing"``: absorbing rows follow, M = 2n; ``"zero"``: M = n
+    :param subsampling: an expert row on its grid stands for so many rows
+    :param absorbing_shares: of the expert's and of the replay's discounted occupancy, for ``"paper"``
     """
-    terminated = rows.terminated.to(device).unsqueeze(-2)
-    weights = _equal(terminated.shape[-1], n_replay, device).expand(len(terminated), 5, -1)
+    n_batches, n_rows = rows.terminated.shape
+    weights = _equal(n_rows, n_replay, device).expand(n_batches, 5, -1)
     is_paper = objective == "paper"
     if is_paper and n_replay > 0:
         weights = _by_occupancy(weights, rows.step.to(device), n_replay, gamma)
     if terminal_value == "absorbing":
-        weights = th.cat([weights, weights * terminated], dim=-1)
+        weights = th.cat([weights, weights * _terminations(rows, n_replay, subsampling).to(device).unsqueeze(-2)], dim=-1)
         if is_paper:
-            weights = _with_absorbing_occupancy(weights, n_replay, gamma)
+            weights = _with_absorbing_occupancy(weights, n_replay, absorbing_shares)
     return RowWeights(*weights.float().unbind(dim=-2))
 
 
@@ -66,17 +75,23 @@ def _by_occupancy(weights: th.Tensor, step: th.Tensor, n_replay: int, gamma: flo
     return th.stack([expert, (expert + occupancy) / 2, replay, replay, replay], dim=-2)
 
 
-def _with_absorbing_occupancy(weights: th.Tensor, n_replay: int, gamma: float) -> th.Tensor:
-    """The absorbing state is occupied for ever: gamma + gamma^2 + ... times as much as the row that led to it."""
+def _terminations(rows: RawRows, n_replay: int, subsampling: int) -> th.Tensor:
+    """How many absorbing rows each row brings in: of the rows that one on the subsampling grid stands for, one terminates."""
+    if subsampling == 1:
+        return rows.terminated
+    on_grid = rows.step % subsampling == 0
+    on_grid[..., :n_replay] = False
+    return rows.terminated / th.where(on_grid, subsampling, 1)
+
+
+def _with_absorbing_occupancy(weights: th.Tensor, n_replay: int, shares: tuple[float, float]) -> th.Tensor:
+    """
+    Every absorbing row is of the one absorbing state, whose share is that of all stored rows: a batch's own terminations are
+    rare and weigh so much (gamma + gamma^2 + ... each) that their ratio to its other rows is far too small on average.
+    """
     n = weights.shape[-1] // 2
-    scale = th.ones(2 * n, dtype=weights.dtype, device=weights.device)
-    scale[n:] = gamma / (1 - gamma)
-    is_expert = (th.arange(2 * n, device=weights.device) % n) >= n_replay
-
-    def normalised(weight: th.Tensor) -> th.Tensor:
-        return weight / weight.sum(dim=-1, keepdim=True)
-
+    share = th.full((n,), shares[0], dtype=weights.dtype, device=weights.device)
+    share[:n_replay] = shares[1]
     expert, value, *others = weights.unbind(dim=-2)
-    sides = [is_expert] if n_replay == 0 else [is_expert, ~is_expert]
-    value = th.stack([normalised(value * scale * side) for side in sides]).mean(dim=0)
-    return th.stack([normalised(expert * scale), value, *others], dim=-2)
+    expert, value = (th.cat([(1 - share) * w[..., :n], share * w[..., :n]], dim=-1) for w in (expert, value))
+    return th.stack([expert, value, *others], dim=-2)
