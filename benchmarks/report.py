@@ -94,7 +94,7 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
         place = {"xytext": offset, "textcoords": "offset points", "va": side}
         axis.annotate(f"expert {expert:.0f}", (runs.step.min(), expert), fontsize=8, **place)
     axis.set(title=env, xlabel="time steps", ylabel="return (10 deterministic episodes)")
-    if runs.variant.nunique() > 5:  # too many to find room among the curves
+    if runs.variant.nunique() > 3:  # too many to find room among the curves
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     else:
         axis.legend(frameon=False, fontsize=8)
@@ -218,7 +218,7 @@ def main() -> None:
         for env in runs.env.unique():
             plot(runs, env, folder / f"{env}.png")
     plot_experts(RESULTS / "experts", RESULTS / "experts" / "curves.png")
-    for folder in sorted({path.parent for path in RESULTS.glob("*/*_s[0-9]*.json")}):
+    for folder in sorted({path.parent for path in RESULTS.glob("*/[!.]*_s[0-9]*.json")}):
         from sb3_dualqdm.benchmark import analysis, figures
 
         figures.plot(folder.name, analysis.evaluations(analysis.read(folder)), folder)
