@@ -607,6 +607,22 @@ def test_value_dice_terms_have_the_gradient_of_the_logarithm():
     assert linear.item() == pytest.approx(0.027 + 0.1 * d[:3].mean().item())
 
 
+def test_a_constant_added_to_nu_changes_nothing_in_value_dice():
+    """Two replay rows, the first of which terminated, then two expert rows, and their absorbing rows."""
+    expert, replay = th.zeros(8), th.zeros(8)
+    expert[2:4], replay[:2], replay[4] = 0.5, 0.5, 0.5
+    weights = RowWeights(expert, expert, expert, expert, replay)
+    constant = th.zeros((), requires_grad=True)
+    d = th.tensor([3.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0]) + (1 - 0.9) * constant
+    log_term, linear = objectives.value_dice_terms(d, th.zeros(2) + constant, weights, 0.1, 0.9)
+    assert linear.item() == pytest.approx(0.1 * (3 + 1 + 2) / 3)
+    # a tenth of the mixture is replay, of which each of three rows is a third
+    shares = th.tensor([0.1 / 3, 0.1 / 3, 0.45, 0.45, 0.1 / 3]) * th.tensor([3.0, 1.0, 0.0, 0.0, 2.0]).exp()
+    assert log_term.item() == pytest.approx(((shares / shares.sum()) @ th.tensor([3.0, 1.0, 0.0, 0.0, 2.0])).item(), rel=1e-5)
+    (gradient,) = th.autograd.grad(log_term - linear, constant)
+    assert gradient.item() == pytest.approx(0, abs=1e-6)
+
+
 def test_value_dice_differences(demos):
     model = build("value_dice", demos, gamma=0.9).learn(10)
     with th.no_grad():
