@@ -720,8 +720,27 @@ def test_hype_batches_and_rounds(demos):
     # updates of the cost at steps 9, 24 and 39
     assert model._n_cost_updates == 3
     assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
-    model.learn(20)
-    assert model._n_cost_updates > 3
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_hype_updates_the_cost_at_the_same_steps_in_one_call_or_several(reset, demos):
+    model = build("hype", demos, learning_starts=0)
+    steps, step = [], model._cost_step
+    model._cost_step = lambda batch: (steps.append(model.replay_buffer.size()), step(batch))[1]
+    for _ in range(6):
+        model.learn(10, reset_num_timesteps=reset)
+    assert steps == [1, 16, 31, 46]  # every 15 steps
+
+
+def test_hype_resumes_a_second_call_with_the_steps_since_the_last_update_of_the_cost(demos, tmp_path):
+    model = build("hype", demos, learning_starts=0).learn(10)
+    assert model._n_cost_updates == 1  # at the first step
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(70, [Stop(), ResumableCheckpoint(tmp_path / "killed", 20)])
+    resumed = HyPE.resume(tmp_path / "killed", make_vec_env(BOX), demonstrations=demos[BOX])
+    assert resumed.num_timesteps == 40 and resumed._n_cost_updates == 4  # steps 6, 21 and 36 of the second call
+    resumed.learn(70, reset_num_timesteps=False)
+    assert resumed._n_cost_updates == 6 and resumed._next_cost_update == 81  # 51 and 66
 
 
 def test_newest_rows(demos):

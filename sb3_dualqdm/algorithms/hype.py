@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import set_learning_rate
@@ -131,9 +132,15 @@ class HyPE(SoftActorCritic):
         statistics = self._soft_actor_critic_step(batch, critic_loss, n_replay)
         return {**statistics, "learned_reward_replay": rewards[:n_replay].mean()}
 
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        before = self.num_timesteps
+        prepared = super()._setup_learn(*args, **kwargs)
+        self._next_cost_update -= before - self.num_timesteps  # learn() may have begun to count anew
+        return prepared
+
     def _before_updates(self) -> None:
         wait = self._next_cost_update - self.num_timesteps
-        if 0 < wait <= self.cost_interval:  # more than that, and learn() has begun to count anew
+        if 0 < wait <= self.cost_interval:  # more than that, and cost_interval was lowered
             return
         self._next_cost_update = self.num_timesteps + self.cost_interval
         shape = (1, self.cost_batch_size)
