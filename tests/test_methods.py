@@ -751,6 +751,32 @@ def test_newest_rows(demos):
     assert {tuple(row) for row in obs.tolist()} == newest
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_newest_rows_are_the_learners_own(n_envs, demos):
+    env = make_vec_env(BOX, n_envs)
+    model = build("hype", demos, env=env, extra_transitions=demos[BOX], gradient_steps=-1).learn(20)
+    buffer = model.replay_buffer
+    n_older = -(-len(demos[BOX]) // n_envs)
+
+    def drawn():
+        return {tuple(row) for row in buffer.rows(400, np.random.default_rng(0), n_newest=50).obs.tolist()}
+
+    own = {tuple(row) for row in buffer.observations[n_older : buffer.pos].reshape(-1, 3).tolist()}
+    assert len(own) == 20 and drawn() == own
+    buffer.prefill(model.demo_buffer.stored)  # behind the learner's own
+    assert drawn() == own
+
+
+def test_every_row_of_an_earlier_versions_buffer_is_the_learners_own(demos):
+    buffer = build("hype", demos).learn(20).replay_buffer
+    state = buffer.__getstate__()
+    del state["is_own"]
+    loaded = type(buffer).__new__(type(buffer))
+    loaded.__setstate__({**state, "_cut": ([name for name in state["_cut"][0] if name != "is_own"], state["_cut"][1])})
+    obs = loaded.rows(200, np.random.default_rng(0), n_newest=4).obs
+    assert {tuple(row) for row in obs.tolist()} == {tuple(row) for row in buffer.observations[16:20, 0].tolist()}
+
+
 def test_optimistic_adam():
     """Twice the new direction minus the last one, beside Adam on the same gradients."""
     plain, optimistic = th.nn.Parameter(th.zeros(1)), th.nn.Parameter(th.zeros(1))

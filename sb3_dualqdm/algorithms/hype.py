@@ -38,7 +38,7 @@ class HyPE(SoftActorCritic):
     :param expert_fraction: share rho of demonstrations in ``batch_size``, a float or a function of the remaining progress,
         default 0.2
     :param cost_interval: environment steps between two updates of f, default 10,000
-    :param cost_window: newest transitions that f is updated on, default 4000
+    :param cost_window: newest transitions of the learner (no ``extra_transitions``) that f is updated on, default 4000
     :param cost_batch_size: rows of the learner, and as many of demonstrations, in an update of f, default 4096
     :param cost_learning_rate: in the first two updates of f; update k has this rate over k, default 8e-4
     :param cost_arch: hidden layers of f, default ``[256, 256]``
