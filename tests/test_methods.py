@@ -722,6 +722,24 @@ def test_hype_batches_and_rounds(demos):
     assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
 
 
+def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
+    """A compiled update goes on with the split that it was traced with, as the schedule here does."""
+    model = build("hype", demos, expert_fraction=lambda left: 0.5 if left > 0.5 else 0.25, ent_coef=0.1).learn(10)
+    model._current_progress_remaining = 0.0
+    batch = model._sample_batch(8)
+    model._current_progress_remaining = 1.0
+    with th.no_grad():
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
+        implicit, learned = (rows.q - rows.y)[:, :8], -model._costs(batch)
+    statistics = model._update(batch)
+    # six replay rows, then two expert rows
+    assert statistics["learned_reward_replay"].item() == pytest.approx(learned[:6].mean().item(), rel=1e-5)
+    for name, part in (("replay", implicit[:, :6]), ("expert", implicit[:, 6:])):
+        assert statistics[f"implicit_reward_{name}"].item() == pytest.approx(part.mean().item(), rel=1e-5)
+        std = part.std(dim=1, correction=0).mean().item()
+        assert statistics[f"implicit_reward_{name}_std"].item() == pytest.approx(std, rel=1e-4)
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_hype_updates_the_cost_at_the_same_steps_in_one_call_or_several(reset, demos):
     model = build("hype", demos, learning_starts=0)

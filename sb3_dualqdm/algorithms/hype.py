@@ -128,9 +128,10 @@ class HyPE(SoftActorCritic):
         def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
             return objectives.td_loss(rows, rewards, weights.value)
 
-        n_replay = self._n_replay(batch)
-        statistics = self._soft_actor_critic_step(batch, critic_loss, n_replay)
-        return {**statistics, "learned_reward_replay": rewards[:n_replay].mean()}
+        statistics = self._soft_actor_critic_step(batch, critic_loss, self._n_replay(batch))
+        n = len(batch.actions)
+        # not the first rows: a compiled or captured update would keep the number of replay rows it began with
+        return {**statistics, "learned_reward_replay": (batch.weights.replay[:n] * rewards[:n]).sum()}
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         before = self.num_timesteps
