@@ -972,6 +972,19 @@ def test_rize_targets_begin_at_random_or_as_copies(name, same, demos):
         assert all(th.equal(online[key], target[key]) for key in online) == same
 
 
+@pytest.mark.parametrize("name", ["rize", "rize_v0"])
+def test_rize_targets_after_cloning(name, demos):
+    """The target policy becomes the cloned one; the target critic, which cloning does not train, stays as it began."""
+    model = build(name, demos, bc_warmup_steps=5, learning_starts=10)
+    critic = {key: value.clone() for key, value in model.critic_target.state_dict().items()}
+    before = model.actor.mu.weight.clone()
+    model.learn(1)
+    actor, actor_target = model.actor.state_dict(), model.networks["actor_target"].state_dict()
+    assert not th.equal(model.actor.mu.weight, before)
+    assert all(th.equal(actor[key], actor_target[key]) for key in actor)
+    assert all(th.equal(value, critic[key]) for key, value in model.critic_target.state_dict().items())
+
+
 def test_rize_bootstraps_from_the_target_policy(demos):
     model = build("rize", demos).learn(10)
     batch = model._sample_batch(8)

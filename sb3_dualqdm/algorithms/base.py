@@ -730,7 +730,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             parameter.grad = None if gradient is None else gradient.contiguous()
 
     def _bc_warmup(self) -> None:
-        """Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step."""
+        """
+        Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step.
+
+        Target networks begin where this leaves the networks that it trains; they have no other reason to change.
+        """
         self.policy.set_training_mode(True)
         optimizer = (self.critic if self.actor is None else self.actor).optimizer
         set_learning_rate(optimizer, self.lr_schedule(1))
@@ -738,7 +742,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             rows = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
             obs, actions = self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)
             self._descend(optimizer, -self.policy.log_prob(obs, actions).mean())
-        self.critic_target.load_state_dict(self.critic.state_dict())
+        # parameters, not networks: the critic may share the actor's feature extractor
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        with th.no_grad():
+            for online, target, _ in self._target_networks():
+                for parameter, copy in zip(online.parameters(), target.parameters()):
+                    if id(parameter) in trained:
+                        copy.copy_(parameter)
+        polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
