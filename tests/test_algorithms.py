@@ -16,7 +16,18 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from sb3_dualqdm import BC, DAC, SQIL, Demonstrations, DualQDM, HyPE, IQLearn, RegIQLearn, to_sac
+from sb3_dualqdm import (
+    BC,
+    DAC,
+    SQIL,
+    Demonstrations,
+    DualQDM,
+    HyPE,
+    IQLearn,
+    RegIQLearn,
+    collect_demonstrations,
+    to_sac,
+)
 from sb3_dualqdm.buffers import ImitationDictReplayBuffer
 
 pytestmark = pytest.mark.both
@@ -661,6 +672,16 @@ def test_bc_holds_out_the_stated_share(demos):
     model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], validation_fraction=0.2, **SMALL)
     assert len(model._held_out) == 100 and len(model._kept) == 400
     assert set(model._held_out).isdisjoint(model._kept)
+
+
+def test_bc_keeps_every_kth_transition_alone():
+    env = CountingEnv(length=5, discrete=False)
+    episodes = collect_demonstrations(lambda obs: np.array([1.0]), env, 2)
+    assert episodes.terminated.sum() == 2
+    for given, options in ((episodes, {"subsample": 3}), (episodes.subsample(3, keep_terminal=True), {})):
+        model = BC("MlpPolicy", env, demonstrations=given, validation_fraction=0.0, seed=0, **options, **SMALL)
+        assert model.demo_buffer.demonstrations.step.tolist() == [0, 3, 0, 3]
+        assert set(model._sample_batches(20, 8).obs[..., 1].flatten().tolist()) == {0, 3}
 
 
 def test_bc_draws_the_stated_rows(demos):

@@ -104,7 +104,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param demonstrations: what :func:`sb3_dualqdm.load_demonstrations` accepts: imitation trajectories, a path,
         ``"builtin:<env id>"`` or :class:`sb3_dualqdm.Demonstrations`; None: the model predicts, but does not learn
     :param n_demonstrations: the first n episodes, or a list of episode indices; None (default): all
-    :param subsample: keep every k-th transition (with its true successor), default 1
+    :param subsample: keep every k-th transition (with its true successor), default 1; with ``terminal_value="absorbing"``
+        terminated ones too, which are drawn 1 / k as often (:class:`BC` has no use for them)
     :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
         :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
@@ -467,7 +468,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self.demonstrations,
             n_demonstrations=self.n_demonstrations,
             subsample=self.subsample,
-            keep_terminal=self.terminal_value == "absorbing",
+            keep_terminal=self._keeps_terminated(),
         )
         if self.demonstrations_sha256 not in (None, demos.sha256):
             self._warnings.changed_demonstrations(self.demonstrations)
@@ -477,6 +478,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount, device)
         if self.verbose >= 1:
             print(demos.summary())
+
+    def _keeps_terminated(self) -> bool:
+        """Whether ``subsample`` keeps every terminated step beside each k-th one, for the absorbing state that it leads to."""
+        return self.terminal_value == "absorbing"
 
     def _add_extra_transitions(self) -> None:
         """Store older experience in a replay buffer that has none yet."""

@@ -22,8 +22,8 @@ class BC(ImitationAlgorithm):
     """
     Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
 
-    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and a learned temperature are unused,
-        ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
+    :param args: see :class:`ImitationAlgorithm`; those of the critic (``terminal_value`` among them), the replay buffer and a
+        learned temperature are unused, ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
     :param validation_fraction: share of the transitions held out, default 0.1 (rounded up, but never all of them)
@@ -89,6 +89,9 @@ class BC(ImitationAlgorithm):
                 "which cannot be held out: leave it out or pass more demonstrations."
             )
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
+
+    def _keeps_terminated(self) -> bool:
+        return False  # cloning knows no absorbing state
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         if self._resumed is None:
