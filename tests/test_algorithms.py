@@ -689,6 +689,20 @@ def test_bc_draws_the_stated_rows(demos):
     assert len(model._sample_batch(8).actions) == 5
 
 
+@pytest.mark.parametrize("env_id", ENVS)
+def test_bc_trains_alike_however_often_it_is_evaluated(env_id, demos):
+    options = {**SMALL, "demonstrations": demos[env_id], "seed": 0}
+    often, never = (BC("MlpPolicy", env_id, validation_interval=n, **options).learn(20) for n in (3, 1000))
+    for mine, theirs in zip(often.policy.parameters(), never.policy.parameters()):
+        assert th.equal(mine, theirs)
+    often.validation_interval = 1
+    with th.no_grad():
+        often._after_update()
+        rows = often.demo_buffer.stored.take(often._held_out)
+        expected = -often.policy.log_prob(often._inputs.obs(rows.obs), often._inputs.actions(rows.actions)).mean()
+    assert often.logger.name_to_value["train/validation_loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("n, held_out", [(1, 0), (2, 1), (3, 2), (4, 3), (10, 7)])
 def test_bc_keeps_at_least_one_transition(n, held_out):
     demonstrations = {"obs": np.zeros((n + 1, 4), np.float32), "acts": np.zeros(n, int), "terminal": False}

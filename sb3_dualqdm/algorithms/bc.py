@@ -102,13 +102,13 @@ class BC(ImitationAlgorithm):
         at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, self._demo_batch_size()))]
         return self._to_batches(self._require_demonstrations().stored.take(at), 0)
 
-    def _bc_loss(self, batch: Batch) -> th.Tensor:
+    def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         if self.loss == "nll":
-            return -self.policy.log_prob(batch.obs, batch.actions).mean()
-        return F.mse_loss(th.tanh(self.actor.get_action_dist_params(batch.obs)[0]), batch.actions)
+            return -self.policy.log_prob(obs, actions).mean()
+        return F.mse_loss(th.tanh(self.actor.get_action_dist_params(obs)[0]), actions)
 
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        loss = self._bc_loss(batch)
+        loss = self._bc_loss(batch.obs, batch.actions)
         self._descend((self.critic if self.actor is None else self.actor).optimizer, loss)
         return {"bc_loss": loss.detach()}
 
@@ -117,8 +117,9 @@ class BC(ImitationAlgorithm):
             return
         self.policy.set_training_mode(False)
         with th.no_grad():
-            rows = self._require_demonstrations().stored.take(self._held_out[np.newaxis])
-            loss = self._bc_loss(self._to_batches(rows, 0).at(0)).item()
+            # no batch, whose noise would come from the stream that training draws from
+            rows = self._require_demonstrations().stored.take(self._held_out)
+            loss = self._bc_loss(self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)).item()
         self.policy.set_training_mode(True)
         self.logger.record("train/validation_loss", loss)
         improved = loss < self._best_validation_loss
