@@ -8,6 +8,7 @@ import pytest
 import torch as th
 from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
+from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -134,6 +135,17 @@ def test_defaults_of_a_class_are_in_its_documentation(cls):
     assert {"gamma", "learning_starts", "ent_coef"} < set(numbers_and_choices)
     other = [name for name, default in numbers_and_choices.items() if getattr(model, name) != default]
     assert [name for name in other if f"``{name}" not in cls.__doc__] == []
+
+
+@pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, SQIL, LSIQ, ReCOIL, ValueDICE, DAC, HyPE, RIZE, BC])
+def test_arguments_may_be_given_by_position_in_sacs_order(cls):
+    parameters = inspect.signature(SAC.__init__).parameters
+    names = [name for name in inspect.signature(ImitationAlgorithm.__init__).parameters if name in parameters][3:]
+    names = names[: names.index("ent_coef") + 1]
+    given = {name: getattr(cls("MlpPolicy", BOX), name) for name in names}
+    given["gamma"] = 0.9
+    model = cls("MlpPolicy", BOX, *given.values())
+    assert {name: getattr(model, name) for name in names} == given
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
 from sb3_dualqdm.algorithms.arguments import check_choice, check_count, check_number
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
+from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
 
@@ -51,8 +51,8 @@ class BC(ImitationAlgorithm):
         self.validation_fraction = validation_fraction
         self.validation_interval = validation_interval
         self.early_stopping_patience = early_stopping_patience
-        kwargs.setdefault("ent_coef", 1.0)  # the logits of a categorical are Q / alpha
-        super().__init__(*args, **{"offline": True, **kwargs})
+        # the logits of a categorical are Q / alpha
+        super().__init__(*args, **own_defaults(args, kwargs, ent_coef=1.0, offline=True))
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
