@@ -194,6 +194,8 @@ class _ImitationReplay:
         self.initial_states = InitialStates(this.observation_space, n_initial_states)
         self.steps = np.zeros((this.buffer_size, this.n_envs), dtype=np.int32)
         self.terminated = np.zeros((this.buffer_size, this.n_envs), dtype=bool)
+        # Positions that hold the learner's own transitions, not older experience
+        self.is_own = np.zeros(this.buffer_size, dtype=bool)
         self.storage_device = th.device(storage_device)
         self._copy: RawRows | None = None
         self._episode_step = np.zeros(this.n_envs, dtype=np.int32)
@@ -203,13 +205,15 @@ class _ImitationReplay:
         return _used_rows({**self.__dict__, "_copy": None}, this.buffer_size, this.size())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(_all_rows(state))
+        # earlier versions did not tell whose transitions they stored
+        self.__dict__.update({"is_own": np.ones(state["buffer_size"], dtype=bool), **_all_rows(state)})
 
     def add(self, obs: Obs, next_obs: Obs, action: np.ndarray, reward: Any, done: np.ndarray, infos: Any) -> None:
         this: Any = self
         position = this.pos
         self.steps[position] = self._episode_step
         self._episode_step = np.where(done, 0, self._episode_step + 1).astype(np.int32)
+        self.is_own[position] = True
         super().add(obs, next_obs, action, reward, done, infos)  # type: ignore[misc]
         self.terminated[position] = (this.dones[position] > 0) & ~(this.timeouts[position] > 0)
         self._n_written += 1
@@ -239,6 +243,7 @@ class _ImitationReplay:
             ring[at] = new.to(ring.dtype)
         this.dones[at] = rows.terminated.numpy()
         this.timeouts[at] = this.rewards[at] = 0
+        self.is_own[at] = False
         this.full = this.full or this.pos + n_positions >= this.buffer_size
         this.pos = (this.pos + n_positions) % this.buffer_size
         self._copy = self._absorbing_share = None
@@ -252,13 +257,14 @@ class _ImitationReplay:
             self.initial_states.add(obs, index)
 
     def rows(self, shape: int | tuple[int, ...], rng: np.random.Generator, n_newest: int | None = None) -> RawRows:
-        """Transitions of the given shape, uniformly with replacement; of about the newest ones alone where asked for."""
+        """Transitions of the given shape, uniformly with replacement; about the learner's newest alone where asked for."""
         this: Any = self
         if n_newest is None:
             position = rng.integers(this.size(), size=shape)
         else:
-            age = rng.integers(min(this.size(), -(-n_newest // this.n_envs)), size=shape)
-            position = (this.pos - 1 - age) % this.buffer_size
+            by_age = (this.pos - 1 - np.arange(this.size())) % this.buffer_size
+            newest = by_age[self.is_own[by_age]][: -(-n_newest // this.n_envs)]
+            position = newest[rng.integers(len(newest), size=shape)]
         return self._stored().take(position * this.n_envs + rng.integers(this.n_envs, size=shape))
 
     def absorbing_share(self, gamma: float) -> float:

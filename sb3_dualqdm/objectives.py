@@ -321,19 +321,21 @@ def value_dice_terms(
     The two terms of ValueDICE, whose difference nu minimises and the policy maximises (value_dice paper, eq. 12).
 
     ``log E_mix[exp d] - ((1 - gamma) (1 - lambda) E[nu_0] + lambda E_replay[d])``, with the mixture ``(1 - lambda) expert +
-    lambda replay``. The first term is written as the weighted sum of d whose gradient is that of the logarithm.
+    lambda replay``. The first term is written as the weighted sum of d whose gradient is that of the logarithm. A constant
+    added to nu everywhere changes nothing, since every expectation is a mean, absorbing rows included.
 
     :param d: ``nu(s, a) - gamma nu(s', a')``, shape ``(M,)``
     :param initial: nu at initial states, shape ``(K,)``
     :param replay_share: lambda
     :return: log-term (in gradient) and linear term
     """
-    mixture = (1 - replay_share) * weights.expert + replay_share * weights.replay
-    mixture = mixture / mixture.sum()
+    # absorbing rows come on top of a sum of 1; without replay rows the sum is 0
+    expert, replay = (F.normalize(weight, p=1, dim=0) for weight in (weights.expert, weights.replay))
+    mixture = (1 - replay_share) * expert + replay_share * replay
     with th.no_grad():
         share = mixture * th.exp(d - d.amax())
         share = share / share.sum()
-    linear = (1 - replay_share) * (1 - gamma) * initial.mean() + replay_share * (weights.replay * d).sum()
+    linear = (1 - replay_share) * (1 - gamma) * initial.mean() + replay_share * (replay * d).sum()
     return (share * d).sum(), linear
 
 

@@ -16,7 +16,18 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from sb3_dualqdm import BC, DAC, SQIL, Demonstrations, DualQDM, HyPE, IQLearn, RegIQLearn, to_sac
+from sb3_dualqdm import (
+    BC,
+    DAC,
+    SQIL,
+    Demonstrations,
+    DualQDM,
+    HyPE,
+    IQLearn,
+    RegIQLearn,
+    collect_demonstrations,
+    to_sac,
+)
 from sb3_dualqdm.buffers import ImitationDictReplayBuffer
 
 pytestmark = pytest.mark.both
@@ -671,9 +682,33 @@ def test_bc_holds_out_the_stated_share(demos):
     assert set(model._held_out).isdisjoint(model._kept)
 
 
+def test_bc_keeps_every_kth_transition_alone():
+    env = CountingEnv(length=5, discrete=False)
+    episodes = collect_demonstrations(lambda obs: np.array([1.0]), env, 2)
+    assert episodes.terminated.sum() == 2
+    for given, options in ((episodes, {"subsample": 3}), (episodes.subsample(3, keep_terminal=True), {})):
+        model = BC("MlpPolicy", env, demonstrations=given, validation_fraction=0.0, seed=0, **options, **SMALL)
+        assert model.demo_buffer.demonstrations.step.tolist() == [0, 3, 0, 3]
+        assert set(model._sample_batches(20, 8).obs[..., 1].flatten().tolist()) == {0, 3}
+
+
 def test_bc_draws_the_stated_rows(demos):
     model = BC("MlpPolicy", "CartPole-v1", demonstrations=demos["CartPole-v1"], demo_batch_size=5, **SMALL)
     assert len(model._sample_batch(8).actions) == 5
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_bc_trains_alike_however_often_it_is_evaluated(env_id, demos):
+    options = {**SMALL, "demonstrations": demos[env_id], "seed": 0}
+    often, never = (BC("MlpPolicy", env_id, validation_interval=n, **options).learn(20) for n in (3, 1000))
+    for mine, theirs in zip(often.policy.parameters(), never.policy.parameters()):
+        assert th.equal(mine, theirs)
+    often.validation_interval = 1
+    with th.no_grad():
+        often._after_update()
+        rows = often.demo_buffer.stored.take(often._held_out)
+        expected = -often.policy.log_prob(often._inputs.obs(rows.obs), often._inputs.actions(rows.actions)).mean()
+    assert often.logger.name_to_value["train/validation_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("n, held_out", [(1, 0), (2, 1), (3, 2), (4, 3), (10, 7)])

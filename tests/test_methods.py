@@ -8,6 +8,7 @@ import pytest
 import torch as th
 from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
+from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -134,6 +135,17 @@ def test_defaults_of_a_class_are_in_its_documentation(cls):
     assert {"gamma", "learning_starts", "ent_coef"} < set(numbers_and_choices)
     other = [name for name, default in numbers_and_choices.items() if getattr(model, name) != default]
     assert [name for name in other if f"``{name}" not in cls.__doc__] == []
+
+
+@pytest.mark.parametrize("cls", [DualQDM, IQLearn, RegIQLearn, SQIL, LSIQ, ReCOIL, ValueDICE, DAC, HyPE, RIZE, BC])
+def test_arguments_may_be_given_by_position_in_sacs_order(cls):
+    parameters = inspect.signature(SAC.__init__).parameters
+    names = [name for name in inspect.signature(ImitationAlgorithm.__init__).parameters if name in parameters][3:]
+    names = names[: names.index("ent_coef") + 1]
+    given = {name: getattr(cls("MlpPolicy", BOX), name) for name in names}
+    given["gamma"] = 0.9
+    model = cls("MlpPolicy", BOX, *given.values())
+    assert {name: getattr(model, name) for name in names} == given
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -607,6 +619,22 @@ def test_value_dice_terms_have_the_gradient_of_the_logarithm():
     assert linear.item() == pytest.approx(0.027 + 0.1 * d[:3].mean().item())
 
 
+def test_a_constant_added_to_nu_changes_nothing_in_value_dice():
+    """Two replay rows, the first of which terminated, then two expert rows, and their absorbing rows."""
+    expert, replay = th.zeros(8), th.zeros(8)
+    expert[2:4], replay[:2], replay[4] = 0.5, 0.5, 0.5
+    weights = RowWeights(expert, expert, expert, expert, replay)
+    constant = th.zeros((), requires_grad=True)
+    d = th.tensor([3.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0]) + (1 - 0.9) * constant
+    log_term, linear = objectives.value_dice_terms(d, th.zeros(2) + constant, weights, 0.1, 0.9)
+    assert linear.item() == pytest.approx(0.1 * (3 + 1 + 2) / 3)
+    # a tenth of the mixture is replay, of which each of three rows is a third
+    shares = th.tensor([0.1 / 3, 0.1 / 3, 0.45, 0.45, 0.1 / 3]) * th.tensor([3.0, 1.0, 0.0, 0.0, 2.0]).exp()
+    assert log_term.item() == pytest.approx(((shares / shares.sum()) @ th.tensor([3.0, 1.0, 0.0, 0.0, 2.0])).item(), rel=1e-5)
+    (gradient,) = th.autograd.grad(log_term - linear, constant)
+    assert gradient.item() == pytest.approx(0, abs=1e-6)
+
+
 def test_value_dice_differences(demos):
     model = build("value_dice", demos, gamma=0.9).learn(10)
     with th.no_grad():
@@ -704,8 +732,45 @@ def test_hype_batches_and_rounds(demos):
     # updates of the cost at steps 9, 24 and 39
     assert model._n_cost_updates == 3
     assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
-    model.learn(20)
-    assert model._n_cost_updates > 3
+
+
+def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
+    """A compiled update goes on with the split that it was traced with, as the schedule here does."""
+    model = build("hype", demos, expert_fraction=lambda left: 0.5 if left > 0.5 else 0.25, ent_coef=0.1).learn(10)
+    model._current_progress_remaining = 0.0
+    batch = model._sample_batch(8)
+    model._current_progress_remaining = 1.0
+    with th.no_grad():
+        rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
+        implicit, learned = (rows.q - rows.y)[:, :8], -model._costs(batch)
+    statistics = model._update(batch)
+    # six replay rows, then two expert rows
+    assert statistics["learned_reward_replay"].item() == pytest.approx(learned[:6].mean().item(), rel=1e-5)
+    for name, part in (("replay", implicit[:, :6]), ("expert", implicit[:, 6:])):
+        assert statistics[f"implicit_reward_{name}"].item() == pytest.approx(part.mean().item(), rel=1e-5)
+        std = part.std(dim=1, correction=0).mean().item()
+        assert statistics[f"implicit_reward_{name}_std"].item() == pytest.approx(std, rel=1e-4)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_hype_updates_the_cost_at_the_same_steps_in_one_call_or_several(reset, demos):
+    model = build("hype", demos, learning_starts=0)
+    steps, step = [], model._cost_step
+    model._cost_step = lambda batch: (steps.append(model.replay_buffer.size()), step(batch))[1]
+    for _ in range(6):
+        model.learn(10, reset_num_timesteps=reset)
+    assert steps == [1, 16, 31, 46]  # every 15 steps
+
+
+def test_hype_resumes_a_second_call_with_the_steps_since_the_last_update_of_the_cost(demos, tmp_path):
+    model = build("hype", demos, learning_starts=0).learn(10)
+    assert model._n_cost_updates == 1  # at the first step
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(70, [Stop(), ResumableCheckpoint(tmp_path / "killed", 20)])
+    resumed = HyPE.resume(tmp_path / "killed", make_vec_env(BOX), demonstrations=demos[BOX])
+    assert resumed.num_timesteps == 40 and resumed._n_cost_updates == 4  # steps 6, 21 and 36 of the second call
+    resumed.learn(70, reset_num_timesteps=False)
+    assert resumed._n_cost_updates == 6 and resumed._next_cost_update == 81  # 51 and 66
 
 
 def test_newest_rows(demos):
@@ -714,6 +779,32 @@ def test_newest_rows(demos):
     obs = buffer.rows(200, np.random.default_rng(0), n_newest=4).obs
     newest = {tuple(row) for row in buffer.observations[26:30, 0].tolist()}
     assert {tuple(row) for row in obs.tolist()} == newest
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_newest_rows_are_the_learners_own(n_envs, demos):
+    env = make_vec_env(BOX, n_envs)
+    model = build("hype", demos, env=env, extra_transitions=demos[BOX], gradient_steps=-1).learn(20)
+    buffer = model.replay_buffer
+    n_older = -(-len(demos[BOX]) // n_envs)
+
+    def drawn():
+        return {tuple(row) for row in buffer.rows(400, np.random.default_rng(0), n_newest=50).obs.tolist()}
+
+    own = {tuple(row) for row in buffer.observations[n_older : buffer.pos].reshape(-1, 3).tolist()}
+    assert len(own) == 20 and drawn() == own
+    buffer.prefill(model.demo_buffer.stored)  # behind the learner's own
+    assert drawn() == own
+
+
+def test_every_row_of_an_earlier_versions_buffer_is_the_learners_own(demos):
+    buffer = build("hype", demos).learn(20).replay_buffer
+    state = buffer.__getstate__()
+    del state["is_own"]
+    loaded = type(buffer).__new__(type(buffer))
+    loaded.__setstate__({**state, "_cut": ([name for name in state["_cut"][0] if name != "is_own"], state["_cut"][1])})
+    obs = loaded.rows(200, np.random.default_rng(0), n_newest=4).obs
+    assert {tuple(row) for row in obs.tolist()} == {tuple(row) for row in buffer.observations[16:20, 0].tolist()}
 
 
 def test_optimistic_adam():
@@ -891,6 +982,19 @@ def test_rize_targets_begin_at_random_or_as_copies(name, same, demos):
     pairs.append((model.actor.state_dict(), model.networks["actor_target"].state_dict()))
     for online, target in pairs:
         assert all(th.equal(online[key], target[key]) for key in online) == same
+
+
+@pytest.mark.parametrize("name", ["rize", "rize_v0"])
+def test_rize_targets_after_cloning(name, demos):
+    """The target policy becomes the cloned one; the target critic, which cloning does not train, stays as it began."""
+    model = build(name, demos, bc_warmup_steps=5, learning_starts=10)
+    critic = {key: value.clone() for key, value in model.critic_target.state_dict().items()}
+    before = model.actor.mu.weight.clone()
+    model.learn(1)
+    actor, actor_target = model.actor.state_dict(), model.networks["actor_target"].state_dict()
+    assert not th.equal(model.actor.mu.weight, before)
+    assert all(th.equal(actor[key], actor_target[key]) for key in actor)
+    assert all(th.equal(value, critic[key]) for key, value in model.critic_target.state_dict().items())
 
 
 def test_rize_bootstraps_from_the_target_policy(demos):

@@ -293,6 +293,21 @@ def test_bc_warmup_happens_once(counting):
     assert th.equal(before, weights_of(model))
 
 
+@pytest.mark.parametrize("discrete, share", [(True, False), (False, False), (False, True)])
+def test_target_critic_begins_where_cloning_ends(discrete, share, counting):
+    """Cloning trains the critic of Discrete actions, and a feature extractor that the critic shares with the actor."""
+    options = {**SMALL, "policy_kwargs": {"net_arch": [16], "features_extractor_class": Normed}}
+    if not discrete:
+        options["policy_kwargs"]["share_features_extractor"] = share
+    env = CountingEnv(discrete=discrete)
+    model = DualQDM("MlpPolicy", env, demonstrations=counting[discrete], bc_warmup_steps=3, seed=0, **options)
+    before = {key: value.clone() for key, value in model.critic.state_dict().items()}
+    model.learn(1)
+    online, target = model.critic.state_dict(), model.critic_target.state_dict()
+    assert any(not th.equal(online[key], before[key]) for key in online) == (discrete or share)
+    assert all(th.equal(online[key], target[key]) for key in online if not key.endswith("num_batches_tracked"))
+
+
 def test_bc_sees_normalised_demonstrations():
     """BC makes no environment step, so the statistics must come from the demonstrations."""
     demos = demonstrations_for("CartPole-v1")

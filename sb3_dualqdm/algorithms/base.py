@@ -104,7 +104,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param demonstrations: what :func:`sb3_dualqdm.load_demonstrations` accepts: imitation trajectories, a path,
         ``"builtin:<env id>"`` or :class:`sb3_dualqdm.Demonstrations`; None: the model predicts, but does not learn
     :param n_demonstrations: the first n episodes, or a list of episode indices; None (default): all
-    :param subsample: keep every k-th transition (with its true successor), default 1
+    :param subsample: keep every k-th transition (with its true successor), default 1; with ``terminal_value="absorbing"``
+        terminated ones too, which are drawn 1 / k as often (:class:`BC` has no use for them)
     :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
         :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
@@ -467,7 +468,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self.demonstrations,
             n_demonstrations=self.n_demonstrations,
             subsample=self.subsample,
-            keep_terminal=self.terminal_value == "absorbing",
+            keep_terminal=self._keeps_terminated(),
         )
         if self.demonstrations_sha256 not in (None, demos.sha256):
             self._warnings.changed_demonstrations(self.demonstrations)
@@ -477,6 +478,10 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.demo_buffer = DemonstrationBuffer(demos, self.policy, self.observation_space, row_discount, device)
         if self.verbose >= 1:
             print(demos.summary())
+
+    def _keeps_terminated(self) -> bool:
+        """Whether ``subsample`` keeps every terminated step beside each k-th one, for the absorbing state that it leads to."""
+        return self.terminal_value == "absorbing"
 
     def _add_extra_transitions(self) -> None:
         """Store older experience in a replay buffer that has none yet."""
@@ -730,7 +735,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             parameter.grad = None if gradient is None else gradient.contiguous()
 
     def _bc_warmup(self) -> None:
-        """Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step."""
+        """
+        Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step.
+
+        Target networks begin where this leaves the networks that it trains; they have no other reason to change.
+        """
         self.policy.set_training_mode(True)
         optimizer = (self.critic if self.actor is None else self.actor).optimizer
         set_learning_rate(optimizer, self.lr_schedule(1))
@@ -738,7 +747,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             rows = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
             obs, actions = self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)
             self._descend(optimizer, -self.policy.log_prob(obs, actions).mean())
-        self.critic_target.load_state_dict(self.critic.state_dict())
+        # parameters, not networks: the critic may share the actor's feature extractor
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        with th.no_grad():
+            for online, target, _ in self._target_networks():
+                for parameter, copy in zip(online.parameters(), target.parameters()):
+                    if id(parameter) in trained:
+                        copy.copy_(parameter)
+        polyak_update(self._norm_stats, self._norm_stats_target, 1.0)
 
     # --- batches ----------------------------------------------------------------------------------------------------
 

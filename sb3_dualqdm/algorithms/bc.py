@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
 from sb3_dualqdm.algorithms.arguments import check_choice, check_count, check_number
-from sb3_dualqdm.algorithms.base import ImitationAlgorithm
+from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
 
@@ -22,8 +22,8 @@ class BC(ImitationAlgorithm):
     """
     Behavioural cloning (paper, eq. bc_objective). ``learn(n)`` makes n updates and no environment step.
 
-    :param args: see :class:`ImitationAlgorithm`; those of the critic, the replay buffer and a learned temperature are unused,
-        ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
+    :param args: see :class:`ImitationAlgorithm`; those of the critic (``terminal_value`` among them), the replay buffer and a
+        learned temperature are unused, ``objective``, ``extra_transitions`` and ``bc_warmup_steps`` must be left out
     :param loss: ``"nll"`` (default): negative log-likelihood of the squashed Gaussian (recorded actions clamped 1e-6 inside
         the border) or of the categorical; ``"mse"``: squared error of ``tanh(mean)`` in [-1, 1] (the paper's runs), Box only
     :param validation_fraction: share of the transitions held out, default 0.1 (rounded up, but never all of them)
@@ -51,8 +51,8 @@ class BC(ImitationAlgorithm):
         self.validation_fraction = validation_fraction
         self.validation_interval = validation_interval
         self.early_stopping_patience = early_stopping_patience
-        kwargs.setdefault("ent_coef", 1.0)  # the logits of a categorical are Q / alpha
-        super().__init__(*args, **{"offline": True, **kwargs})
+        # the logits of a categorical are Q / alpha
+        super().__init__(*args, **own_defaults(args, kwargs, ent_coef=1.0, offline=True))
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -90,6 +90,9 @@ class BC(ImitationAlgorithm):
             )
         self._held_out, self._kept = order[:n_held_out], order[n_held_out:]
 
+    def _keeps_terminated(self) -> bool:
+        return False  # cloning knows no absorbing state
+
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         if self._resumed is None:
             self._best_validation_loss, self._evaluations_since_best = np.inf, 0
@@ -99,13 +102,13 @@ class BC(ImitationAlgorithm):
         at = self._kept[self._rng.integers(len(self._kept), size=(n_batches, self._demo_batch_size()))]
         return self._to_batches(self._require_demonstrations().stored.take(at), 0)
 
-    def _bc_loss(self, batch: Batch) -> th.Tensor:
+    def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         if self.loss == "nll":
-            return -self.policy.log_prob(batch.obs, batch.actions).mean()
-        return F.mse_loss(th.tanh(self.actor.get_action_dist_params(batch.obs)[0]), batch.actions)
+            return -self.policy.log_prob(obs, actions).mean()
+        return F.mse_loss(th.tanh(self.actor.get_action_dist_params(obs)[0]), actions)
 
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        loss = self._bc_loss(batch)
+        loss = self._bc_loss(batch.obs, batch.actions)
         self._descend((self.critic if self.actor is None else self.actor).optimizer, loss)
         return {"bc_loss": loss.detach()}
 
@@ -114,8 +117,9 @@ class BC(ImitationAlgorithm):
             return
         self.policy.set_training_mode(False)
         with th.no_grad():
-            rows = self._require_demonstrations().stored.take(self._held_out[np.newaxis])
-            loss = self._bc_loss(self._to_batches(rows, 0).at(0)).item()
+            # no batch, whose noise would come from the stream that training draws from
+            rows = self._require_demonstrations().stored.take(self._held_out)
+            loss = self._bc_loss(self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)).item()
         self.policy.set_training_mode(True)
         self.logger.record("train/validation_loss", loss)
         improved = loss < self._best_validation_loss

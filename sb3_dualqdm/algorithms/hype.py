@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_dualqdm import objectives
 from sb3_dualqdm.acceleration import set_learning_rate
@@ -37,7 +38,7 @@ class HyPE(SoftActorCritic):
     :param expert_fraction: share rho of demonstrations in ``batch_size``, a float or a function of the remaining progress,
         default 0.2
     :param cost_interval: environment steps between two updates of f, default 10,000
-    :param cost_window: newest transitions that f is updated on, default 4000
+    :param cost_window: newest transitions of the learner (no ``extra_transitions``) that f is updated on, default 4000
     :param cost_batch_size: rows of the learner, and as many of demonstrations, in an update of f, default 4096
     :param cost_learning_rate: in the first two updates of f; update k has this rate over k, default 8e-4
     :param cost_arch: hidden layers of f, default ``[256, 256]``
@@ -127,13 +128,20 @@ class HyPE(SoftActorCritic):
         def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
             return objectives.td_loss(rows, rewards, weights.value)
 
-        n_replay = self._n_replay(batch)
-        statistics = self._soft_actor_critic_step(batch, critic_loss, n_replay)
-        return {**statistics, "learned_reward_replay": rewards[:n_replay].mean()}
+        statistics = self._soft_actor_critic_step(batch, critic_loss, self._n_replay(batch))
+        n = len(batch.actions)
+        # not the first rows: a compiled or captured update would keep the number of replay rows it began with
+        return {**statistics, "learned_reward_replay": (batch.weights.replay[:n] * rewards[:n]).sum()}
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        before = self.num_timesteps
+        prepared = super()._setup_learn(*args, **kwargs)
+        self._next_cost_update -= before - self.num_timesteps  # learn() may have begun to count anew
+        return prepared
 
     def _before_updates(self) -> None:
         wait = self._next_cost_update - self.num_timesteps
-        if 0 < wait <= self.cost_interval:  # more than that, and learn() has begun to count anew
+        if 0 < wait <= self.cost_interval:  # more than that, and cost_interval was lowered
             return
         self._next_cost_update = self.num_timesteps + self.cost_interval
         shape = (1, self.cost_batch_size)

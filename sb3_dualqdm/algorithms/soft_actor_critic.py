@@ -68,7 +68,7 @@ class SoftActorCritic(ImitationAlgorithm):
             statistics["ent_coef"] = ent_coef
             statistics["ent_coef_loss"] = self._ent_coef_step(batch, draw, ent_coef)
         with th.no_grad():
-            statistics.update(row_statistics(rows, n_replay, self.terminal_value))
+            statistics.update(row_statistics(rows, batch.weights, n_replay, self.terminal_value))
             statistics.update(self.extra_statistics(rows, batch.weights))
         return statistics
 

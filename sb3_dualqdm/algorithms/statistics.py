@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_dualqdm.algorithms.environments import environment_id
 from sb3_dualqdm.demonstrations import Demonstrations, builtin_ids, normalized_score
-from sb3_dualqdm.objectives import Rows
+from sb3_dualqdm.objectives import Rows, RowWeights
 
 # A critic is called diverging when the mean of |Q| exceeds this multiple of the largest value the bounds allow.
 DIVERGENCE_FACTOR = 10.0
@@ -117,22 +117,25 @@ class RunWarnings:
         )
 
 
-def row_statistics(rows: Rows, n_replay: int, terminal_value: str) -> dict[str, th.Tensor]:
+def row_statistics(rows: Rows, weights: RowWeights, n_replay: int, terminal_value: str) -> dict[str, th.Tensor]:
     """
     Implicit rewards of expert and replay rows, and the size of Q, as scalars.
 
     :param rows: replay rows first, then expert rows, then the absorbing rows of ``terminal_value="absorbing"``
-    :param n_replay: number of replay rows
+    :param weights: which rows are which; HyPE splits batches of one layout in several ways
+    :param n_replay: number of replay rows, of which it matters here whether there are any, and any others
     :param terminal_value: see the constructor of the algorithms
     """
     n = len(rows.v) // 2 if terminal_value == "absorbing" else len(rows.v)
     q = rows.q[:, :n]
     r = q - rows.y[:n]
     statistics: dict[str, th.Tensor] = {}
-    for name, part in (("expert", r[:, n_replay:]), ("replay", r[:, :n_replay])):
-        if part.shape[1] == 0:
+    for name, weight, n_rows in (("expert", weights.expert[:n], n - n_replay), ("replay", weights.replay[:n], n_replay)):
+        if n_rows == 0:
             continue
-        std, mean = th.std_mean(part, dim=1, correction=0)
+        share = weight / weight.sum()
+        mean = (share * r).sum(dim=1, keepdim=True)
+        std = (share * (r - mean).square()).sum(dim=1).sqrt()
         statistics[f"implicit_reward_{name}"], statistics[f"implicit_reward_{name}_std"] = mean.mean(), std.mean()
     statistics["q_mean"], statistics["q_abs_mean"] = q.mean(), q.abs().mean()
     statistics["q_min"], statistics["q_max"] = q.aminmax()
