@@ -314,6 +314,11 @@ def discriminator_reward(logits: th.Tensor, form: str) -> th.Tensor:
     return h if form == "airl" else -h * th.exp(h)
 
 
+def _of_mean(weight: th.Tensor) -> th.Tensor:
+    """Weights that sum to 1 with the absorbing rows, which come on top of a sum of 1; without any row they stay 0."""
+    return F.normalize(weight, p=1, dim=0)
+
+
 def value_dice_terms(
     d: th.Tensor, initial: th.Tensor, weights: RowWeights, replay_share: float, gamma: float
 ) -> tuple[th.Tensor, th.Tensor]:
@@ -329,8 +334,7 @@ def value_dice_terms(
     :param replay_share: lambda
     :return: log-term (in gradient) and linear term
     """
-    # absorbing rows come on top of a sum of 1; without replay rows the sum is 0
-    expert, replay = (F.normalize(weight, p=1, dim=0) for weight in (weights.expert, weights.replay))
+    expert, replay = _of_mean(weights.expert), _of_mean(weights.replay)
     mixture = (1 - replay_share) * expert + replay_share * replay
     with th.no_grad():
         share = mixture * th.exp(d - d.amax())
@@ -340,8 +344,8 @@ def value_dice_terms(
 
 
 def moment_loss(costs: th.Tensor, weights: RowWeights) -> th.Tensor:
-    """Cost of demonstrations minus cost of the learner, which a cost function minimises; costs of shape ``(M,)``."""
-    return (weights.expert * costs).sum() - (weights.replay * costs).sum()
+    """Mean cost of demonstrations minus that of the learner, which a cost function minimises; costs of shape ``(M,)``."""
+    return (_of_mean(weights.expert) * costs).sum() - (_of_mean(weights.replay) * costs).sum()
 
 
 def gumbel_loss(z: th.Tensor, weight: th.Tensor) -> th.Tensor:

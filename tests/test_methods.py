@@ -687,6 +687,11 @@ def test_moment_loss_is_low_where_the_expert_is_cheap():
     _, weights = two_rows([0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
     # the learner's row costs 3, the expert's 1
     assert objectives.moment_loss(th.tensor([3.0, 1.0]), weights).item() == pytest.approx(-2)
+    # the learner's row terminated: its mean is over that row and the absorbing one, and a constant cost tells nothing
+    expert, replay = th.tensor([0.0, 1.0, 0.0, 0.0]), th.tensor([1.0, 0.0, 1.0, 0.0])
+    weights = RowWeights(expert, expert, expert, expert, replay)
+    assert objectives.moment_loss(th.tensor([3.0, 1.0, 7.0, 0.0]), weights).item() == pytest.approx(1 - 5)
+    assert objectives.moment_loss(th.ones(4), weights).item() == pytest.approx(0)
 
 
 def test_hype_lowers_the_cost_of_demonstrations_and_rewards_its_negative():
