@@ -8,6 +8,8 @@ checkpoint, by a reset whose seed is stored, in a run that goes on as well as in
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import pathlib
 import pickle
@@ -29,6 +31,11 @@ REPLAY_MEMBER = "resume/replay_buffer.pkl"
 VEC_NORMALIZE_FIELDS = (
     *("obs_rms", "ret_rms", "training", "norm_obs", "norm_obs_keys", "norm_reward"),
     *("clip_obs", "clip_reward", "gamma", "epsilon"),
+)
+# Arguments of a model that has its own when it goes on from a checkpoint
+LOOSE_ARGUMENTS = (
+    *("env", "device", "seed", "verbose", "tensorboard_log", "demonstrations", "extra_transitions"),
+    *("stats_window_size", "monitor_wrapper"),
 )
 
 Model = TypeVar("Model", bound=Any)
@@ -68,6 +75,7 @@ class RunState:
 
     def __init__(self, model: Any, reset_seed: int):
         self.reset_seed = reset_seed
+        self.algorithm = type(model).__name__
         self.n_envs = model.n_envs
         self.device_type = model.device.type
         self.machine_arguments = {name: getattr(model, name) for name in MACHINE_ARGUMENTS}
@@ -179,9 +187,11 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
     :param path: file that :func:`save_checkpoint` wrote
     :param env: environment like that of the run
     :param kwargs: arguments of ``load``
-    :raises ValueError: when the file is no checkpoint or the environment another one
+    :raises ValueError: when the file is no checkpoint, or one of another algorithm, or the environment another one
     """
     path = with_suffix(path)
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no zip file, or is cut off, but a checkpoint is needed: name another file.")
     with zipfile.ZipFile(path) as archive:
         if STATE_MEMBER not in archive.namelist():
             raise ValueError(
@@ -189,6 +199,12 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
             )
         with archive.open(STATE_MEMBER) as stream:
             state: RunState = pickle.load(stream)
+        found = getattr(state, "algorithm", model_class.__name__)  # earlier versions did not keep it
+        if found != model_class.__name__:
+            raise ValueError(
+                f"{path} is a checkpoint of {found} but {model_class.__name__} is to go on from it: name another file, or use "
+                f"{found}."
+            )
         replay_buffer = None
         if REPLAY_MEMBER in archive.namelist():
             with archive.open(REPLAY_MEMBER) as stream:
@@ -208,15 +224,45 @@ def load_checkpoint(model_class: type[Model], path: Any, env: Any, **kwargs: Any
     return model
 
 
+def constructor_arguments(model_class: type) -> set[str]:
+    """
+    Names of everything that a class and its bases are constructed with.
+
+    :param model_class: the class
+    """
+    constructors = [vars(cls)["__init__"] for cls in model_class.__mro__[:-1] if "__init__" in vars(cls)]
+    return {name for constructor in constructors for name in inspect.signature(constructor).parameters}
+
+
+def _as_text(value: Any) -> str | None:
+    """A value as JSON, as SB3 saves it where it can; None for others, which need not be equal when they are read again."""
+    try:
+        return json.dumps(value, sort_keys=True)
+    except TypeError:
+        return None
+
+
+def _check_same_arguments(model: Any, loaded: Any, path: Any) -> None:
+    for name in sorted(constructor_arguments(type(model)) - {*LOOSE_ARGUMENTS, *MACHINE_ARGUMENTS}):
+        wanted, found = (_as_text(getattr(each, name, None)) for each in (model, loaded))
+        if wanted is not None and found is not None and wanted != found:
+            raise ValueError(
+                f"the run saved in {path} has {name}={found} but the model that would go on from it has {name}={wanted}: "
+                "pass the arguments of that run, or name another file."
+            )
+
+
 def continue_from(model: Any, path: Any) -> None:
     """
     Let a model that has just begun to learn become the one of a checkpoint, with its own environment and demonstrations.
 
     :param model: one of this package's models, in ``learn``
     :param path: file that :func:`save_checkpoint` wrote
+    :raises ValueError: when the file is no checkpoint, or one of a run with another algorithm or other arguments
     """
     own = {name: getattr(model, name) for name in ("device", "seed", *MACHINE_ARGUMENTS)}
     loaded = load_checkpoint(type(model), path, model.env, **own)
+    _check_same_arguments(model, loaded, path)
     kept = (
         *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
         *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),

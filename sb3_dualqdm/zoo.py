@@ -165,6 +165,12 @@ def _check_before_search(manager: Any, algos: dict[str, Any]) -> None:
             self.n_actions = env.action_space.shape[0]  # older versions set it for action noise only
         hyperparams = original(self, hyperparams, saved_hyperparams, env)
         if self.algo in ALGOS and self.optimize_hyperparameters:
+            checkpoint = importlib.import_module("sb3_dualqdm.callbacks").ResumableCheckpoint
+            if any(isinstance(callback, checkpoint) and callback.resume for callback in self.callbacks):
+                raise ValueError(
+                    "ResumableCheckpoint(resume=True) is among the callbacks, but every trial of -optimize would go on from "
+                    "the checkpoint of the first: leave it out."
+                )
             # An error within a trial may be taken for bad hyperparameters, so missing or wrong demonstrations are found here.
             algos[self.algo](env=env, **hyperparams)._require_demonstrations()
         return hyperparams

@@ -70,6 +70,7 @@ def test_cutting_a_suite():
         ("HalfCheetah-v5", "dual_qdm", 7, 60_000, 10_000),
         ("HalfCheetah-v5", "bc", 7, 50_000, 1_000),  # steps is the most that a run may take
     ]
+    assert len(expand("smoke", methods=["bc", "bc"], seeds=[0, 0])) == 1
     for arguments, message in [
         ({"suite": "paper"}, "the suites are paper-online"),
         ({"suite": "smoke", "tasks": ["Pong-v9"]}, "no task 'Pong-v9' but CartPole-v1"),
@@ -496,6 +497,20 @@ def test_smoke_suite(tmp_path, capsys):
     assert cli.main(["plot", "smoke", *folder]) == 0
     for name in ("smoke.png", "smoke-aggregate.png"):
         assert (tmp_path / "smoke" / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["other", "CartPole-v1_bc_s0"])
+@pytest.mark.parametrize(("content", "reason"), [("{", "JSONDecodeError"), ("{}", "KeyError"), ('{"run": {}}', "TypeError")])
+def test_files_that_are_no_records_are_named(name, content, reason, tmp_path):
+    (tmp_path / f"{name}.json").write_text(content)
+    for command in ("aggregate", "plot", "run"):
+        with pytest.raises(SystemExit, match=f"error: .*{name}.json is no record of a finished run .{reason}"):
+            cli.main([command, "smoke", "--folder", str(tmp_path)])
+
+
+def test_at_least_one_run_at_a_time(tmp_path):
+    with pytest.raises(SystemExit, match="-n is 0 but at least 1"):
+        cli.main(["run", "smoke", "--folder", str(tmp_path), "-n", "0"])
 
 
 def test_nothing_to_aggregate(tmp_path):

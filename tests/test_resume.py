@@ -360,6 +360,33 @@ def test_resume_refusals(demos, tmp_path):
         SAC("MlpPolicy", "Pendulum-v1").learn(1, ResumableCheckpoint(tmp_path / "sac", 10))
 
 
+def test_other_runs_do_not_go_on_from_a_checkpoint(demos, tmp_path):
+    path, given = tmp_path / "run.zip", {"demonstrations": demos["CartPole-v1"], "seed": 0, **SMALL}
+    options = {"bellman_bounds": (-1, 1), "learning_rate": 1e-3, "train_freq": (1, "step"), "n_demonstrations": [0]}
+
+    def run(cls=DualQDM, steps=30, **changes):
+        model = cls("MlpPolicy", "CartPole-v1", **{**given, **(options if cls is DualQDM else {}), **changes})
+        return model.learn(steps, ResumableCheckpoint(path, 10, resume=True))
+
+    run(steps=20)
+    with pytest.raises(ValueError, match="is a checkpoint of DualQDM but IQLearn is to go on from it"):
+        run(IQLearn)
+    with pytest.raises(ValueError, match="is a checkpoint of DualQDM but IQLearn"):
+        IQLearn.resume(path, make_env("CartPole-v1"), demonstrations=demos["CartPole-v1"])
+    for changes, message in (
+        ({"gamma": 0.5}, "has gamma=0.99 but the model that would go on from it has gamma=0.5"),
+        ({"bellman_bounds": (0, 1)}, r"bellman_bounds=\[-1, 1\] but .* bellman_bounds=\[0, 1\]"),
+        ({"policy_kwargs": {"net_arch": [8]}}, r'policy_kwargs=.*"net_arch": \[16\]'),
+        ({"learning_rate": 2e-3}, "has learning_rate=0.001 but"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**changes)
+    assert run(verbose=0, seed=1).num_timesteps == 30  # what does not matter
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"run.zip is no zip file, or is cut off"):
+        run()
+
+
 def test_episodes_end_at_checkpoints_by_the_same_resets(demos, tmp_path):
     class Env(CountingEnv):
         seeds = []

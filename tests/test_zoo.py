@@ -395,6 +395,13 @@ def test_bad_demonstrations_stop_the_search(demonstrations, sentence, tmp_path):
     assert "pruned" not in output
 
 
+def test_trials_do_not_go_on_from_each_other(tmp_path):
+    checkpoint = {"sb3_dualqdm.callbacks.ResumableCheckpoint": {"path": "run.zip", "save_freq": 10, "resume": True}}
+    output = train(tmp_path, *SEARCH, algo="bc", steps=50, params=[f"callback:[{checkpoint}]"], fails=True)
+    assert "every trial of -optimize would go on from the checkpoint of the first: leave it out." in output
+    assert "pruned" not in output
+
+
 def test_bad_hyperparameters_are_still_pruned(tmp_path):
     (tmp_path / "failing.py").write_text(
         textwrap.dedent(

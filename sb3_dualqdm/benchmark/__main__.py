@@ -113,13 +113,15 @@ def main(argv: list[str] | None = None) -> int:
         runs = expand(args.suite, args.tasks, args.methods, args.seeds, args.steps)
         runs = running.with_demonstrations(runs, args.demonstrations)
         if args.command == "run":
+            if args.at_once < 1:
+                raise ValueError(f"-n is {args.at_once} but at least 1 run at a time is needed.")
             return _run(args, runs, folder)
+        from sb3_dualqdm.benchmark import analysis
+
         done = {run.name for run in runs if running.steps_done(run, folder)}
+        records = [record for record in analysis.read(folder) if Run(**record["run"]).name in done]
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    from sb3_dualqdm.benchmark import analysis
-
-    records = [record for record in analysis.read(folder) if Run(**record["run"]).name in done]
     if not records:
         raise SystemExit(f"error: {folder} has no finished run of what was asked for: make some with the command run.")
     if args.command == "aggregate":

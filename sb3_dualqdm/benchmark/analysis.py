@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sb3_dualqdm.benchmark.runs import read_record
 from sb3_dualqdm.benchmark.suites import REFERENCES, Run, label
 from sb3_dualqdm.demonstrations.builtin import builtin_ids, normalized_score
 from sb3_dualqdm.zoo import ALGOS
@@ -24,8 +24,9 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
     :param folder: folder of a suite.
     :return: their contents, in the order of the methods, this package's first.
+    :raises ValueError: if the folder has a JSON file that is no record.
     """
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
+    records = [read_record(path) for path in sorted(folder.glob("[!.]*.json"))]
     order = [*ALGOS, *REFERENCES]
     return sorted(records, key=lambda record: order.index(record["run"]["method"]))
 

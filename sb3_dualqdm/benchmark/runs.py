@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_dualqdm.benchmark.suites import Run, entry
+from sb3_dualqdm.resume import constructor_arguments
 from sb3_dualqdm.zoo import ALGOS
 
 # Steps per second of one core, evaluations included, where nothing has been measured yet; a slow guess.
@@ -141,6 +141,22 @@ def _difference(run: Run, stored: dict[str, Any]) -> str | None:
     return next((key for key, value in settings if stored.get(key) != value and not (key == "steps" and shorter)), None)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """
+    The record of a finished run.
+
+    :param path: JSON file.
+    :raises ValueError: if it is something else.
+    """
+    try:
+        record = json.loads(path.read_text())
+        Run(**record["run"])
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is no record of a finished run ({reason}): move it elsewhere, make the run again.") from None
+    return record
+
+
 def steps_done(run: Run, folder: Path) -> int:
     """
     Steps of the record that there is of a run.
@@ -153,7 +169,7 @@ def steps_done(run: Run, folder: Path) -> int:
     path = folder / f"{run.name}.json"
     if not path.exists():
         return 0
-    stored = json.loads(path.read_text())["run"]
+    stored = read_record(path)["run"]
     if key := _difference(run, stored):
         raise ValueError(
             f"{path} has {key} = {stored.get(key)!r} but {as_dict(run)[key]!r} is asked for: name another --folder, or the "
@@ -176,11 +192,7 @@ def obstacle(run: Run) -> str | None:
     import sb3_dualqdm.algorithms
 
     cls = getattr(sb3_dualqdm.algorithms, ALGOS[run.method])
-    known: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            known |= set(inspect.signature(base.__init__).parameters)
-    unknown = sorted(set(run.params) - known)
+    unknown = sorted(set(run.params) - constructor_arguments(cls))
     return f"{cls.__name__} has no argument {unknown[0]!r}" if unknown else _demonstrations_obstacle(run)
 
 

@@ -192,7 +192,8 @@ def expand(
         if names:
             there = sorted({getattr(run, kind) for run in expand(suite)})
             raise ValueError(f"{suite} has no {kind} {names[0]!r} but {', '.join(there)}: name some of them.")
-    return sorted(runs, key=lambda run: run.seed)
+    each_once = {run.name: run for run in runs}  # a task or seed may be asked for twice
+    return sorted(each_once.values(), key=lambda run: run.seed)
 
 
 def _chosen_tasks(tasks: tuple[str, ...], wanted: Iterable[str] | None) -> list[str]:
