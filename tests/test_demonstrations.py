@@ -196,7 +196,7 @@ def test_dicts_round_trip_and_refuse_gaps(demos):
     assert (
         dicts[1]["obs"][:, 0].tolist() == [100, 101, 102, 103, 104, 105] and dicts[1]["truncated"] and not dicts[1]["terminal"]
     )
-    assert_same(load_demonstrations(dicts), demos)
+    assert_same(load_demonstrations(dicts), demos, but=("source", "spec", "sha256", "single_flag"))  # both flags are there
     with pytest.raises(ValueError, match="only some steps are kept"):
         demos.subsample(2).to_dicts()
     dicts[0]["acts"][0] = 5.0  # the caller's own copy

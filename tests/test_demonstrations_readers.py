@@ -10,11 +10,13 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 from small_episodes import ends, flat, last_flags, trajectory
 
-from sb3_dualqdm import load_demonstrations
+from sb3_dualqdm import DualQDM, load_demonstrations
 from sb3_dualqdm.demonstrations.files import file_sha256
 
 pytestmark = pytest.mark.both
@@ -69,6 +71,22 @@ def test_time_limit_reinterpretation():
     assert demos.reinterpreted.tolist() == [True, False, False, False]
     assert "1 terminal flag at the time limit read as truncation" in demos.summary()
     assert "read as truncation" not in demos.select([1]).summary()
+
+
+def test_a_limit_that_is_given_later_still_counts(tmp_path):
+    """What was read, selected, subsampled and saved without it knows which of its flags are single ones."""
+    items = [trajectory(0, 3), trajectory(1, 5), trajectory(2, 5, truncated=False), trajectory(3, 5)]
+    first = load_demonstrations(items)
+    assert last_flags(first) == [(True, False)] * 4 and first.single_flag.tolist() == [True, True, False, True]
+    path = first.select([1, 2, 0]).subsample(2).save(tmp_path / "d.npz")
+    for source in (path, load_demonstrations(path)):
+        demos = load_demonstrations(source, max_episode_steps=5)
+        assert last_flags(demos) == [(False, True), (True, False), (True, False)]
+        assert demos.reinterpreted.tolist() == [True, False, False]
+    env = TimeLimit(gym.make("Pendulum-v1").unwrapped, 5)
+    episodes = [SimpleNamespace(obs=np.zeros((6, 3)), acts=np.zeros((5, 1)), terminal=True, infos=None)]
+    model = DualQDM("MlpPolicy", env, demonstrations=load_demonstrations(episodes), device="cpu")
+    assert last_flags(model.demo_buffer.demonstrations) == [(False, True)]
 
 
 @pytest.mark.parametrize("container", [list, tuple, np.array])

@@ -193,7 +193,7 @@ def from_own(arrays: Npz, spec: str) -> Demonstrations:
     fields: dict[str, Any] = {key: arrays[key] for key in needed}
     if fields["episode"].ndim != 1 or not len(fields["episode"]):
         raise ValueError(f"{spec!r} has no episode index of shape (T,): write it again with Demonstrations.save.")
-    fields |= {key: arrays[key] if key in arrays else None for key in ("rewards", "episode_returns", "seeds")}
+    fields |= {key: arrays[key] if key in arrays else None for key in ("rewards", "episode_returns", "seeds", "single_flag")}
     last, next_obs = last_rows(fields["episode"]), {}
     for key, array in obs_arrays(obs).items():
         stored = next(part[key] for part in parts if key in part)

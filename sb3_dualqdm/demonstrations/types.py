@@ -22,7 +22,7 @@ Obs: TypeAlias = Any  # np.ndarray (for next_obs also Successors), or a dict of 
 FORMAT_KEY = "sb3_dualqdm_format"
 FORMAT_VERSION = 2
 _PLAIN = ("actions", "terminated", "truncated", "rewards", "episode", "step")
-_PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted", "seeds")
+_PER_EPISODE = ("episode_returns", "episode_lengths", "episode_indices", "reinterpreted", "single_flag", "seeds")
 
 
 def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
@@ -84,6 +84,8 @@ class Demonstrations:
     :param episode_lengths: lengths of the original episodes, int64, shape (E,).
     :param episode_indices: index of each episode in the source, int64, shape (E,).
     :param reinterpreted: episodes whose terminal flag was read as a time limit, bool, shape (E,), default none.
+    :param single_flag: episodes whose source has one flag for both kinds of ends, so that ``terminated`` may mean the time
+        limit, bool, shape (E,), or None (default): none.
     :param seeds: seed that each episode was reset with, int64, shape (E,), -1 where unknown, or None (default).
     :param source: where the data came from, for people.
     :param spec: path or ``"builtin:<id>"`` from which they can be loaded again, or None.
@@ -105,6 +107,7 @@ class Demonstrations:
     episode_lengths: np.ndarray
     episode_indices: np.ndarray
     reinterpreted: np.ndarray = None  # type: ignore[assignment]
+    single_flag: np.ndarray | None = None
     seeds: np.ndarray | None = None
     source: str = "arrays"
     spec: str | None = None
@@ -252,6 +255,25 @@ class Demonstrations:
         if keep_terminal:
             keep |= self.terminated
         return self if keep.all() and k == 1 else self._rows(keep, subsampling=every)
+
+    def with_time_limit(self, max_episode_steps: int | None) -> Demonstrations:
+        """
+        Read single terminal flags at the environment's time limit as truncations.
+
+        :param max_episode_steps: the limit, or None if there is none.
+        :return: the demonstrations; episodes of the limit's length are in ``reinterpreted``.
+        """
+        if self.single_flag is None or max_episode_steps is None:
+            return self
+        at_limit = self.single_flag & (self.episode_lengths == max_episode_steps)
+        flagged = self.terminated & at_limit[self.episode]
+        if not flagged.any():
+            return self
+        reinterpreted = self.reinterpreted.copy()
+        reinterpreted[self.episode[flagged]] = True
+        return self._replace(
+            terminated=self.terminated & ~flagged, truncated=self.truncated | flagged, reinterpreted=reinterpreted
+        )
 
     def validate(
         self,
@@ -464,8 +486,6 @@ def assemble(
     terminated = np.asarray(terminated, dtype=bool)
     if single_flag is None:
         single_flag = np.full(len(lengths), truncated is None)
-    reinterpreted = terminated & single_flag & (lengths == (max_episode_steps or 0))
-    terminated = terminated & ~reinterpreted
     truncated = ~terminated if truncated is None else truncated | ~terminated
     total = int(lengths.sum())
     starts = np.cumsum(lengths) - lengths
@@ -492,10 +512,10 @@ def assemble(
         episode_returns=returns,
         episode_lengths=lengths,
         episode_indices=np.arange(len(lengths)),
-        reinterpreted=reinterpreted,
+        single_flag=single_flag if single_flag.any() else None,
         seeds=seeds,
         source=source,
         spec=spec,
         sha256=sha256,
         notes=notes,
-    )
+    ).with_time_limit(max_episode_steps)

@@ -52,7 +52,7 @@ def load_demonstrations(
     :param subsample: keep every such step of each episode, default 1.
     :param keep_terminal: also keep terminated steps when subsampling, default False.
     :param max_episode_steps: the environment's time limit. Where the source has a single terminal flag, an episode exactly
-        that long counts as truncated unless its infos say otherwise. Default None: trust the flags.
+        that long counts as truncated unless its infos say otherwise. Default None: trust the flags, until the limit is given.
     :param clip_actions: clip actions that lie outside the box by more than rounding instead of refusing them, default False.
     :param drop_last: with as many obs as acts and no next_obs, leave out each episode's last step, whose successor is
         unknown, instead of refusing, default False.
@@ -68,6 +68,7 @@ def load_demonstrations(
         demonstrations = _read_path(os.fspath(source), options)
     else:
         demonstrations = _read_object(source, options)
+    demonstrations = demonstrations.with_time_limit(max_episode_steps)  # sets that were read without it
     if n_demonstrations is not None:
         demonstrations = demonstrations.select(n_demonstrations)
     demonstrations = demonstrations.subsample(subsample, keep_terminal)
