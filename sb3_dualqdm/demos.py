@@ -198,6 +198,7 @@ def _collect(args: argparse.Namespace) -> None:
     from sb3_dualqdm.demonstrations.writers import write_demonstrations
 
     env = gym.make(args.env)
+    _check_output(args.output, env)
     normalized = None  # what the model sees; episodes are recorded in the environment itself, which takes a seed each
     if args.vec_normalize:
         from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -214,6 +215,38 @@ def _collect(args: argparse.Namespace) -> None:
     demos = demos._replace(source=f"{demos.source} in {args.env}")
     write_demonstrations(demos, args.output)
     print(f"{args.output}: {demos.summary()}")
+
+
+def _check_output(output: str, env: gym.Env) -> None:
+    """Write two made-up observations in the format of the output: what cannot be written is not recorded first."""
+    import tempfile
+
+    import numpy as np
+    from gymnasium.vector.utils import create_empty_array
+
+    from sb3_dualqdm.demonstrations import load_demonstrations
+    from sb3_dualqdm.demonstrations.writers import write_demonstrations
+
+    target = Path(output).expanduser()
+    step = {
+        "obs": create_empty_array(env.observation_space, 2, np.zeros),
+        "acts": create_empty_array(env.action_space, 1, np.zeros),
+        "rews": np.zeros(1),
+        "terminal": True,
+    }
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            open(target, "ab").close()  # leaves it as it is
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+            trial = Path(folder) / target.name
+            try:
+                write_demonstrations(load_demonstrations([step]), trial)
+            except (ValueError, ImportError) as error:
+                raise ValueError(str(error).replace(str(trial), output)) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{output} cannot be written ({reason}): choose a file in a folder that you may write to.") from None
 
 
 def _random_policy(space: gym.Space) -> Any:

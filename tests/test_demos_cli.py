@@ -1,5 +1,7 @@
 """The command line for demonstrations, the checks behind it, and the files it writes."""
 
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -291,6 +293,33 @@ def test_collect_from_a_model_with_vec_normalize(tmp_path):
     assert not np.array_equal(demos.actions, model.predict(np.asarray(demos.obs), deterministic=True)[0])
     for more in ([], ["--seed", "3"]):
         assert main(["check", str(tmp_path / "d.npz"), "--env", "CartPole-v1", *more]) == 0
+
+
+@pytest.mark.parametrize("output", ["d.txt", "d", "file/d.npz", "folder.npz", "d.csv", "d.hdf5"])
+def test_what_cannot_be_written_is_not_recorded(tmp_path, capsys, monkeypatch, output):
+    class Images(gym.Env):
+        observation_space, action_space = Box(0, 255, (2, 2), np.uint8), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            raise AssertionError("recording has begun")
+
+    monkeypatch.setattr(gym, "make", lambda env: Images())
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    if output == "d.csv":
+        pytest.importorskip("pyarrow")
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder.npz").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    words = ["collect", "random", "--env", "Images-v0", "-o", str(tmp_path / output)]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    reason = {
+        "d.txt": "has the suffix '.txt', but .npz",
+        "d": "has the suffix '', but .npz",
+        "d.csv": "is a table, but obs is not one vector per step",
+        "d.hdf5": "is an HDF5 file, and writing it needs h5py",
+    }.get(output, "cannot be written (")
+    assert line.startswith(f"error: {tmp_path / output} {reason}") and sorted(tmp_path.rglob("*")) == before
 
 
 def test_errors_are_one_line_and_status_2(tmp_path, capsys):
