@@ -1,5 +1,6 @@
 """The command line for demonstrations, the checks behind it, and the files it writes."""
 
+import pickle
 import sys
 
 import gymnasium as gym
@@ -69,6 +70,9 @@ def test_actions_at_the_bounds():
     space = Box(np.array([-1, 0], dtype=np.float32), np.array([1, 10], dtype=np.float32))
     actions = np.array([[-1, 5], [1, 0], [0.5, 1], [0, 9.9999]], dtype=np.float32)
     assert at_bounds(actions, space).tolist() == [0.5, 0.5]
+    both = np.array([[False, True], [True, True]])
+    assert at_bounds(both, Box(np.zeros(2, bool), np.ones(2, bool), dtype=bool)).tolist() == [1.0, 1.0]
+    assert at_bounds(np.array([[-128], [0], [0]]), Box(-128, 127, (1,), np.int8)).tolist() == [1 / 3]
     demos = load_demonstrations({"obs": np.arange(5.0)[:, None], "acts": actions, "terminal": True}, action_space=space)
     assert check_actions(demos, space).text == "50.0 % of numbers at the bounds, at most 50.0 % of one action"
     few = {"obs": np.arange(4.0), "acts": np.array([0, 2, 2]), "terminal": True}
@@ -254,7 +258,7 @@ def test_built_in_sets_are_replayed_from_the_seeds_of_their_manifest(capsys):
     assert "500 steps agree" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("kind", ["image", "dict", "box", "no rewards"])
+@pytest.mark.parametrize("kind", ["image", "dict", "box", "no rewards", "booleans", "boolean vectors"])
 def test_plot_of_other_observations_and_actions(tmp_path, kind):
     pytest.importorskip("matplotlib")
     item = vars(trajectory(0, 5))
@@ -264,6 +268,9 @@ def test_plot_of_other_observations_and_actions(tmp_path, kind):
         item["obs"] = {"x": np.arange(6.0), "y": np.ones((6, 50))}
     elif kind == "no rewards":
         item["rews"] = None
+    elif kind.startswith("boolean"):
+        item["obs"], item["acts"] = item["obs"] > 1, np.arange(5) % 2 == 0
+        item["acts"] = np.stack([item["acts"]] * 2, axis=1) if kind == "boolean vectors" else item["acts"]
     path = load_demonstrations([item]).save(tmp_path / "d.npz")
     assert main(["plot", str(path), "-o", str(tmp_path / "d.png")]) == 0
     assert (tmp_path / "d.png").stat().st_size > 10_000
@@ -320,6 +327,23 @@ def test_what_cannot_be_written_is_not_recorded(tmp_path, capsys, monkeypatch, o
         "d.hdf5": "is an HDF5 file, and writing it needs h5py",
     }.get(output, "cannot be written (")
     assert line.startswith(f"error: {tmp_path / output} {reason}") and sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_are_no_model_or_no_statistics(tmp_path, capsys):
+    paths = {name: str(tmp_path / name) for name in ("d.npz", "text", "list", "empty", "nowhere")}
+    load_demonstrations([trajectory(0, 5)]).save(paths["d.npz"])  # a zip archive, as models are
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "list").write_bytes(pickle.dumps([1]))
+    (tmp_path / "empty").touch()
+    words = ["--env", "CartPole-v1", "-n", "1", "-o", str(tmp_path / "out.npz")]
+    for path in paths.values():
+        assert main(["collect", path, "--algo", "ppo", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path} cannot be loaded as a model of PPO (")
+        assert main(["collect", "random", "--vec-normalize", path, *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path} cannot be loaded as VecNormalize's statistics (")
+    assert not (tmp_path / "out.npz").exists()
 
 
 def test_errors_are_one_line_and_status_2(tmp_path, capsys):

@@ -145,8 +145,9 @@ def at_bounds(actions: np.ndarray, space: spaces.Box) -> np.ndarray:
     :param space: their space.
     :return: shares from 0 to 1, shape (numbers,).
     """
-    slack = 1e-3 * (space.high - space.low)
-    return ((actions <= space.low + slack) | (actions >= space.high - slack)).reshape(len(actions), -1).mean(axis=0)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # integers may overflow, booleans do not subtract
+    slack = 1e-3 * (high - low)
+    return ((actions <= low + slack) | (actions >= high - slack)).reshape(len(actions), -1).mean(axis=0)
 
 
 def replay(demonstrations: Demonstrations, env: gym.Env, seeds: np.ndarray | None = None) -> Iterator[Finding]:
