@@ -7,12 +7,14 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    import numpy as np
     from matplotlib.axes import Axes
 
     from sb3_dualqdm.demonstrations import Demonstrations
@@ -126,7 +128,6 @@ def _table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Any:
 
 
 def _info(args: argparse.Namespace) -> None:
-    import numpy as np
 
     from sb3_dualqdm.demonstrations.successors import Successors
     from sb3_dualqdm.demonstrations.types import last_rows, obs_arrays
@@ -198,22 +199,68 @@ def _collect(args: argparse.Namespace) -> None:
     from sb3_dualqdm.demonstrations.writers import write_demonstrations
 
     env = gym.make(args.env)
+    _check_output(args.output, env)
     normalized = None  # what the model sees; episodes are recorded in the environment itself, which takes a seed each
     if args.vec_normalize:
         from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-        normalized = VecNormalize.load(args.vec_normalize, DummyVecEnv([lambda: env]))
+        with _loading(args.vec_normalize, "VecNormalize's statistics", "VecNormalize.save wrote"):
+            normalized = VecNormalize.load(args.vec_normalize, DummyVecEnv([lambda: env]))
     if args.source == "random":
         env.action_space.seed(args.seed)
         policy: Any = _random_policy(env.action_space)
     else:
-        policy = _algorithm(args.algo).load(args.source, env=normalized, device="cpu")
+        algorithm = _algorithm(args.algo)
+        with _loading(args.source, f"a model of {algorithm.__name__}", "its save wrote, in the spaces of the environment"):
+            policy = algorithm.load(args.source, env=normalized, device="cpu")
     demos = collect_demonstrations(
         policy, env, args.n_episodes, deterministic=not args.stochastic, seed=args.seed, progress_bar=True
     )
     demos = demos._replace(source=f"{demos.source} in {args.env}")
     write_demonstrations(demos, args.output)
     print(f"{args.output}: {demos.summary()}")
+
+
+@contextmanager
+def _loading(file: str, what: str, wanted: str) -> Iterator[None]:
+    """Pickles and archives of anything else raise whatever they like: one sentence that names the file."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(f"{file} cannot be loaded as {what} ({text[:200]}): pass a file that {wanted}.") from None
+
+
+def _check_output(output: str, env: gym.Env) -> None:
+    """Write two made-up observations in the format of the output: what cannot be written is not recorded first."""
+    import tempfile
+
+    import numpy as np
+    from gymnasium.vector.utils import create_empty_array
+
+    from sb3_dualqdm.demonstrations import load_demonstrations
+    from sb3_dualqdm.demonstrations.writers import write_demonstrations
+
+    target = Path(output).expanduser()
+    step = {
+        "obs": create_empty_array(env.observation_space, 2, np.zeros),
+        "acts": create_empty_array(env.action_space, 1, np.zeros),
+        "rews": np.zeros(1),
+        "terminal": True,
+    }
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            open(target, "ab").close()  # leaves it as it is
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+            trial = Path(folder) / target.name
+            try:
+                write_demonstrations(load_demonstrations([step]), trial)
+            except (ValueError, ImportError) as error:
+                raise ValueError(str(error).replace(str(trial), output)) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{output} cannot be written ({reason}): choose a file in a folder that you may write to.") from None
 
 
 def _random_policy(space: gym.Space) -> Any:
@@ -312,13 +359,19 @@ def _plot_lengths(ax: Axes, demos: Demonstrations) -> None:
     ax.legend(frameon=False, ncols=2, loc="upper right")
 
 
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """numpy neither interpolates nor subtracts booleans."""
+    return array.astype("uint8") if array.dtype == bool else array
+
+
 def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
     import numpy as np
 
     from sb3_dualqdm.demonstrations.types import obs_arrays
 
     columns = {}
-    for key, array in obs_arrays(demos.obs).items():
+    for key, stored in obs_arrays(demos.obs).items():
+        array = _numbers(stored)
         if array.ndim > 2:  # a picture: all its values together
             columns[key or "all values"] = array[:: max(1, len(array) // 200)].ravel()
             continue
@@ -343,7 +396,7 @@ def _plot_actions(ax: Axes, demos: Demonstrations, space: Any) -> None:
 
     from sb3_dualqdm.demonstrations.checks import at_bounds
 
-    actions = demos.actions
+    actions = _numbers(demos.actions)
     if actions.ndim == 1 and actions.dtype.kind in "iu":
         values, counts = np.unique(actions, return_counts=True)
         ax.set_title("how often each action is taken")
@@ -359,7 +412,7 @@ def _plot_actions(ax: Axes, demos: Demonstrations, space: Any) -> None:
     else:
         ax.set_title("actions, and share at the bounds (right)")
     shares = at_bounds(actions.reshape(len(actions), *space.shape), space)
-    flat, low, high = actions.reshape(len(actions), -1), space.low.ravel(), space.high.ravel()
+    flat, low, high = actions.reshape(len(actions), -1), space.low.ravel().astype(float), space.high.ravel().astype(float)
     bins = int(np.clip(np.sqrt(len(flat)), 10, 60))
     for i in range(flat.shape[1]):
         counts, edges = np.histogram(flat[:, i], bins=bins, range=(float(low[i]), float(high[i]) or 1e-6))

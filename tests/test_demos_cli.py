@@ -1,10 +1,14 @@
 """The command line for demonstrations, the checks behind it, and the files it writes."""
 
+import pickle
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from small_episodes import ends, flat, last_flags, trajectory
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_dualqdm import Demonstrations, collect_demonstrations, load_demonstrations
 from sb3_dualqdm.demonstrations.checks import at_bounds, check_actions, check_demonstrations, replay
@@ -66,6 +70,9 @@ def test_actions_at_the_bounds():
     space = Box(np.array([-1, 0], dtype=np.float32), np.array([1, 10], dtype=np.float32))
     actions = np.array([[-1, 5], [1, 0], [0.5, 1], [0, 9.9999]], dtype=np.float32)
     assert at_bounds(actions, space).tolist() == [0.5, 0.5]
+    both = np.array([[False, True], [True, True]])
+    assert at_bounds(both, Box(np.zeros(2, bool), np.ones(2, bool), dtype=bool)).tolist() == [1.0, 1.0]
+    assert at_bounds(np.array([[-128], [0], [0]]), Box(-128, 127, (1,), np.int8)).tolist() == [1 / 3]
     demos = load_demonstrations({"obs": np.arange(5.0)[:, None], "acts": actions, "terminal": True}, action_space=space)
     assert check_actions(demos, space).text == "50.0 % of numbers at the bounds, at most 50.0 % of one action"
     few = {"obs": np.arange(4.0), "acts": np.array([0, 2, 2]), "terminal": True}
@@ -97,6 +104,36 @@ def test_replay_finds_drift_in_observations_rewards_and_ends():
     assert len(levels_of(seeds=np.array([-1, 4]))) == 1
     with pytest.raises(ValueError, match="no recorded seeds"):
         levels_of(seeds=None)
+
+
+@pytest.mark.parametrize(
+    "space", [Box(-0.3, 0.7, (2,), np.float64), Box(-0.3, 0.7, (), np.float64), Box(0, 9, (1,), np.int64)]
+)
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_replayed_actions_are_the_recorded_ones_in_spaces_of_any_dtype(space, vectorised):
+    class Chaos(gym.Env):
+        """A logistic map nudged by the action: a difference of 1e-8 is seen after some 20 steps."""
+
+        observation_space = Box(0, 1, (1,), np.float64)
+        action_space = space
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.x, self.t = self.np_random.uniform(0.2, 0.8, 1), 0
+            return self.x, {}
+
+        def step(self, action):
+            assert action.dtype == space.dtype and space.contains(np.asarray(action))
+            self.x, self.t = np.clip(3.9 * self.x * (1 - self.x) + 0.01 * np.sum(action) / space.high.max(), 0, 1), self.t + 1
+            return self.x, 0.0, self.t == 60, False, {}
+
+    rng = np.random.default_rng(0)
+    env = DummyVecEnv([Chaos]) if vectorised else Chaos()
+    batch = (1,) if vectorised else ()
+    demos = collect_demonstrations(lambda obs: rng.uniform(-0.5, 1.0, batch + space.shape), env, 2, seed=3)
+    if vectorised:  # seeded once
+        demos = demos.select(1)._replace(seeds=np.array([3]))
+    assert {finding.level for finding in replay(demos, Chaos())} == {"ok"}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
@@ -221,7 +258,7 @@ def test_built_in_sets_are_replayed_from_the_seeds_of_their_manifest(capsys):
     assert "500 steps agree" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("kind", ["image", "dict", "box", "no rewards"])
+@pytest.mark.parametrize("kind", ["image", "dict", "box", "no rewards", "booleans", "boolean vectors"])
 def test_plot_of_other_observations_and_actions(tmp_path, kind):
     pytest.importorskip("matplotlib")
     item = vars(trajectory(0, 5))
@@ -231,6 +268,9 @@ def test_plot_of_other_observations_and_actions(tmp_path, kind):
         item["obs"] = {"x": np.arange(6.0), "y": np.ones((6, 50))}
     elif kind == "no rewards":
         item["rews"] = None
+    elif kind.startswith("boolean"):
+        item["obs"], item["acts"] = item["obs"] > 1, np.arange(5) % 2 == 0
+        item["acts"] = np.stack([item["acts"]] * 2, axis=1) if kind == "boolean vectors" else item["acts"]
     path = load_demonstrations([item]).save(tmp_path / "d.npz")
     assert main(["plot", str(path), "-o", str(tmp_path / "d.png")]) == 0
     assert (tmp_path / "d.png").stat().st_size > 10_000
@@ -260,6 +300,50 @@ def test_collect_from_a_model_with_vec_normalize(tmp_path):
     assert not np.array_equal(demos.actions, model.predict(np.asarray(demos.obs), deterministic=True)[0])
     for more in ([], ["--seed", "3"]):
         assert main(["check", str(tmp_path / "d.npz"), "--env", "CartPole-v1", *more]) == 0
+
+
+@pytest.mark.parametrize("output", ["d.txt", "d", "file/d.npz", "folder.npz", "d.csv", "d.hdf5"])
+def test_what_cannot_be_written_is_not_recorded(tmp_path, capsys, monkeypatch, output):
+    class Images(gym.Env):
+        observation_space, action_space = Box(0, 255, (2, 2), np.uint8), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            raise AssertionError("recording has begun")
+
+    monkeypatch.setattr(gym, "make", lambda env: Images())
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    if output == "d.csv":
+        pytest.importorskip("pyarrow")
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder.npz").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    words = ["collect", "random", "--env", "Images-v0", "-o", str(tmp_path / output)]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    reason = {
+        "d.txt": "has the suffix '.txt', but .npz",
+        "d": "has the suffix '', but .npz",
+        "d.csv": "is a table, but obs is not one vector per step",
+        "d.hdf5": "is an HDF5 file, and writing it needs h5py",
+    }.get(output, "cannot be written (")
+    assert line.startswith(f"error: {tmp_path / output} {reason}") and sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_are_no_model_or_no_statistics(tmp_path, capsys):
+    paths = {name: str(tmp_path / name) for name in ("d.npz", "text", "list", "empty", "nowhere")}
+    load_demonstrations([trajectory(0, 5)]).save(paths["d.npz"])  # a zip archive, as models are
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "list").write_bytes(pickle.dumps([1]))
+    (tmp_path / "empty").touch()
+    words = ["--env", "CartPole-v1", "-n", "1", "-o", str(tmp_path / "out.npz")]
+    for path in paths.values():
+        assert main(["collect", path, "--algo", "ppo", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path} cannot be loaded as a model of PPO (")
+        assert main(["collect", "random", "--vec-normalize", path, *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path} cannot be loaded as VecNormalize's statistics (")
+    assert not (tmp_path / "out.npz").exists()
 
 
 def test_errors_are_one_line_and_status_2(tmp_path, capsys):

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from sb3_dualqdm.demonstrations.collect import env_action
 from sb3_dualqdm.demonstrations.successors import Successors, blocks
 from sb3_dualqdm.demonstrations.types import Demonstrations, last_rows, map_obs, obs_arrays
 
@@ -144,8 +145,9 @@ def at_bounds(actions: np.ndarray, space: spaces.Box) -> np.ndarray:
     :param space: their space.
     :return: shares from 0 to 1, shape (numbers,).
     """
-    slack = 1e-3 * (space.high - space.low)
-    return ((actions <= space.low + slack) | (actions >= space.high - slack)).reshape(len(actions), -1).mean(axis=0)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # integers may overflow, booleans do not subtract
+    slack = 1e-3 * (high - low)
+    return ((actions <= low + slack) | (actions >= high - slack)).reshape(len(actions), -1).mean(axis=0)
 
 
 def replay(demonstrations: Demonstrations, env: gym.Env, seeds: np.ndarray | None = None) -> Iterator[Finding]:
@@ -173,7 +175,7 @@ def _replayed(episode: dict[str, Any], env: gym.Env, seed: int, name: str) -> Fi
     for t, action in enumerate(episode["acts"]):
         if not worst <= TOLERANCE:
             return Finding(name, "problem", f"the observation at step {t} differs by {worst:.3g}")
-        obs, reward, terminated, truncated, _ = env.step(int(action) if np.ndim(action) == 0 else action)
+        obs, reward, terminated, truncated, _ = env.step(env_action(action, env.action_space))
         worst = float(np.maximum(worst, _drift(obs, episode["obs"], t + 1)))  # NaN stays
         if episode["rews"] is not None and not np.isclose(float(reward), episode["rews"][t], rtol=TOLERANCE, atol=TOLERANCE):
             text = f"the reward at step {t} is {float(reward):.5g}, stored is {episode['rews'][t]:.5g}"

@@ -41,7 +41,7 @@ def collect_demonstrations(
     :param seed: episode i starts from ``env.reset(seed=seed + i)``; a VecEnv is seeded once. Default None. It does not seed
         a stochastic policy. The set keeps the seeds of ``env.reset``.
     :param progress_bar: show the number of finished episodes with tqdm, default False.
-    :return: the demonstrations; actions are clipped to the box, as the environment got them.
+    :return: the demonstrations; actions are clipped to the box and rounded to float32, as the environment got them.
     :raises ValueError: if the arguments do not fit or the policy returns unusable actions.
     :raises ImportError: if a progress bar is asked for and tqdm is not installed.
     """
@@ -115,8 +115,17 @@ def _copy(obs: Any) -> Any:
     return {key: np.array(value) for key, value in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
-def _in_box(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> np.ndarray:
-    """The action as the environment gets it: dtype and shape of the space, inside the box."""
+def env_action(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> Any:
+    """
+    An action as the environment gets it, when it is recorded and when it is replayed.
+
+    :param action: the action of a policy or of a set, or a batch of them.
+    :param space: the action space.
+    :param batch: shape before that of the space, default none.
+    :return: an array in the dtype and shape of the space, inside the box, and of no more digits than a set stores; an int for
+        a single discrete action.
+    :raises ValueError: if its shape is another, or if a discrete action is no integer.
+    """
     array = np.asarray(action)
     try:
         array = array.reshape(batch + (space.shape or ()))
@@ -126,11 +135,16 @@ def _in_box(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> np.nd
             "observation."
         ) from None
     if isinstance(space, gym.spaces.Box):
-        return np.clip(array, space.low, space.high).astype(space.dtype)
+        array = np.clip(array, space.low, space.high)
+        if space.dtype.kind == "f":
+            # Sets store float32: float64 digits could not be replayed. A bound between two float32 numbers is kept by the
+            # second clip, of the rounded number.
+            array = np.clip(array.astype(np.float32).astype(space.dtype), space.low, space.high)
+        return np.asarray(array, dtype=space.dtype)
     whole = array.astype(np.int64)
     if not np.array_equal(whole, array):
         raise ValueError(f"the policy returned the action {array.tolist()} but the action space is {space}: return integers.")
-    return whole
+    return int(whole) if whole.ndim == 0 else whole
 
 
 def _from_env(
@@ -144,8 +158,8 @@ def _from_env(
         start = np.ones(1, dtype=bool)
         while not (episode.terminated or episode.truncated):
             episode.obs.append(_copy(obs))  # before a policy that works in place
-            action = _in_box(policy.act(obs, start), env.action_space)
-            obs, reward, terminated, truncated, _ = env.step(int(action) if action.ndim == 0 else action)
+            action = env_action(policy.act(obs, start), env.action_space)
+            obs, reward, terminated, truncated, _ = env.step(action)
             episode.acts.append(action)
             episode.rews.append(float(reward))
             episode.terminated, episode.truncated = bool(terminated), bool(truncated)
@@ -193,7 +207,7 @@ def _from_vec_env(
     while any(len(done) < n for done, n in zip(finished, wanted)):
         before = _copy(obs)
         seen = obs if policy.model is not None or normalizer is None else normalizer.normalize_obs(obs)
-        actions = _in_box(policy.act(seen, starts), inner.action_space, (n_envs,))
+        actions = env_action(policy.act(seen, starts), inner.action_space, (n_envs,))
         obs, rewards, dones, infos = inner.step(actions)
         for i in range(n_envs):
             episode = running[i]

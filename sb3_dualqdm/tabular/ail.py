@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sb3_dualqdm.tabular.arguments import require_positive
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP
 from sb3_dualqdm.tabular.solution import Solution
@@ -51,7 +52,9 @@ def solve_ail(
     :param check_every: iterations between two evaluations of the gap, default 20
     :return: the policy with the smallest loss met and the reward with the best bound; ``objective`` is the loss, ``gap`` the
         distance between the two bounds; q and v are soft values of the reward
+    :raises ValueError: if alpha or a step is not > 0, or if the demonstrations do not fit the MDP
     """
+    require_positive(alpha=alpha, policy_step=policy_step, reward_step=reward_step, check_every=check_every)
     expert = demos.occupancy(mdp)
     scale = np.where(expert > 0, expert, 1.0)  # undemonstrated pairs are pushed to reward 0 at once
     temperature = alpha + 1.0 / policy_step

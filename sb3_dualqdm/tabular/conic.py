@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sb3_dualqdm.tabular.ail import distribution_matching_loss
+from sb3_dualqdm.tabular.arguments import require_positive
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP
 from sb3_dualqdm.tabular.solution import Solution
@@ -52,7 +53,9 @@ def solve_ail_primal(mdp: TabularMDP, demos: TabularDemos, alpha: float = 1.0) -
     :param alpha: temperature, default 1
     :return: the solution; ``objective`` is the minimised loss of the policy, recomputed exactly; q, v and reward are None,
         and ``gap`` is the difference to the solver's own value
+    :raises ValueError: if alpha is not > 0, or if the demonstrations do not fit the MDP
     """
+    require_positive(alpha=alpha)
     cp = _cvxpy()
     expert = demos.occupancy(mdp)
     layers = range(1 if mdp.horizon is None else mdp.horizon)
@@ -90,7 +93,9 @@ def solve_dual_vdm(mdp: TabularMDP, demos: TabularDemos, alpha: float = 1.0) -> 
     :param alpha: temperature, default 1
     :return: the solution; V is the soft-optimal value of the reward found, the reward being 0 at pairs that no policy
         reaches; ``gap`` is the difference between the solver's value and the objective of this exactly feasible pair
+    :raises ValueError: if alpha is not > 0, or if the demonstrations do not fit the MDP
     """
+    require_positive(alpha=alpha)
     cp = _cvxpy()
     expert = demos.occupancy(mdp)
     n_layers = 1 if mdp.horizon is None else mdp.horizon

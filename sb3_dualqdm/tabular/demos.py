@@ -76,8 +76,9 @@ class TabularDemos:
 
         :param mdp: where the demonstrations come from
         :return: shape (T,)
-        :raises ValueError: if a trajectory does not have the MDP's horizon
+        :raises ValueError: if a trajectory does not have the MDP's horizon, or if a state or an action is none of the MDP's
         """
+        self._require_range(mdp)
         n = self.n_trajectories
         lengths = np.bincount(self.trajectory, minlength=n)
         if mdp.horizon is not None:
@@ -95,6 +96,17 @@ class TabularDemos:
         held[self.trajectory[absorbing]] = True
         weights = np.where(held[self.trajectory], weights, weights / (1.0 - rest))
         return weights + absorbing * rest / n
+
+    def _require_range(self, mdp: TabularMDP) -> None:
+        """Indices of another MDP would run out of the tables, or, if negative, count from their end."""
+        columns = (("states", 0, mdp.n_states), ("actions", 0, mdp.n_actions), ("next_states", -1, mdp.n_states))
+        for name, low, end in columns:
+            values = getattr(self, name)
+            if values.min() < low or values.max() >= end:
+                raise ValueError(
+                    f"the demonstrations have {name} from {values.min()} to {values.max()}, expected {low} to {end - 1}: use "
+                    "demonstrations of this MDP."
+                )
 
     def occupancy(self, mdp: TabularMDP) -> np.ndarray:
         """

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_dualqdm.tabular.arguments import require_bounds, require_positive, require_table
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP, logsumexp, softmax
 from sb3_dualqdm.tabular.optimise import Objective, maximise_on_box
@@ -37,7 +38,9 @@ def solve_dual_qdm(
     :param max_iterations: default 5000
     :param start_reward: first reward, shape ``mdp.shape``, default 1 on the demonstrated pairs and 0 elsewhere
     :return: the solution; ``gap`` is the duality gap against distribution matching
+    :raises ValueError: if an argument is out of range, or if the demonstrations do not fit the MDP
     """
+    require_positive(alpha=alpha)
     expert = demos.occupancy(mdp)
 
     def objective(reward: np.ndarray) -> tuple[float, np.ndarray]:
@@ -45,7 +48,7 @@ def solve_dual_qdm(
         value = float((expert * reward).sum()) - mdp.start_value(v)
         return value, expert - mdp.occupancy(policy)
 
-    start = (expert > 0).astype(float) if start_reward is None else start_reward
+    start = (expert > 0).astype(float) if start_reward is None else require_table("start_reward", start_reward, mdp.shape)
     scale = max(1.0, abs(objective(np.clip(start, 0.0, 1.0))[0]))
     result = maximise_on_box(objective, start, 0.0, 1.0, tolerance * scale, max_iterations)
     reward = np.where((expert == 0) & ~mdp.reachable(), 0.0, result.x)
@@ -76,15 +79,17 @@ def solve_penalised_dual_qdm(
     :param demos: the demonstrations
     :param alpha: temperature, default 1
     :param beta: weight of the penalty, > 0, default 10
-    :param bounds: bounds (low, high) of the implicit reward, default (0, 1)
-    :param online: weights of the pairs in the online data, shape ``mdp.shape``, default uniform: 1 / (S A) per step
+    :param bounds: bounds low <= high of the implicit reward, default (0, 1)
+    :param online: weights >= 0 of the pairs in the online data, shape ``mdp.shape``, default uniform: 1 / (S A) per step
     :param per_sample: whether the hinge is taken per successor state, default False (expectation inside)
     :param tolerance: largest absolute gradient entry to reach, default 1e-9
     :param max_iterations: default 5000
     :param start_reward: first implicit reward, default the demonstrated pairs' indicator
     :return: the solution; ``gap`` is nan, see ``converged``
+    :raises ValueError: if an argument is out of range, or if the demonstrations do not fit the MDP
     """
-    low, high = bounds
+    require_positive(alpha=alpha, beta=beta)
+    low, high = require_bounds(bounds)
 
     def penalty(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         below, above = np.maximum(low - r, 0.0), np.maximum(r - high, 0.0)
@@ -117,7 +122,9 @@ def solve_reg_iq_learn(
     :param tolerance: see :func:`solve_penalised_dual_qdm`
     :param max_iterations: default 5000
     :return: the solution; ``gap`` is nan, see ``converged``
+    :raises ValueError: if an argument is out of range, or if the demonstrations do not fit the MDP
     """
+    require_positive(alpha=alpha, coefficient=coefficient)
 
     def penalty(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return coefficient * r**2, 2.0 * coefficient * r
@@ -190,13 +197,16 @@ def _solve_penalised(
 ) -> Solution:
     if online is None:
         online = np.full(mdp.shape, 1.0 / (mdp.n_states * mdp.n_actions))
+    online = require_table("online", online, mdp.shape)
+    if (online < 0).any():
+        raise ValueError(f"online has the weight {online.min()}, expected weights >= 0: they are shares of the online data.")
     expert = demos.occupancy(mdp)
     if ((online <= 0) & (expert > 0)).any():
         raise ValueError(
             "online is 0 on a demonstrated pair, expected weights > 0 there: the objective has no maximum without them."
         )
     objective = penalised_objective(mdp, expert, alpha, penalty, online, per_sample)
-    start = (expert > 0).astype(float) if start_reward is None else start_reward
+    start = (expert > 0).astype(float) if start_reward is None else require_table("start_reward", start_reward, mdp.shape)
     result = maximise_on_box(objective, start, tolerance=tolerance, max_iterations=max_iterations)
     return _from_reward(mdp, result.x, alpha, float("nan"), result.value, result.iterations, result.converged)
 
@@ -226,13 +236,15 @@ def penalised_iterates(
     :param demos: the demonstrations
     :param snapshots: iterations to return, 0 being the start at Q = 0
     :param alpha: temperature, default 0.1
-    :param beta: weight of the penalty, default 1
+    :param beta: weight of the penalty, >= 0, default 1; 0 leaves the Bellman constraints out
     :param bounds: bounds of the implicit reward, default (0, 1)
     :param learning_rate: step of the ascent, default 0.25
     :param tau: share of Q in the target per iteration, default 0.1
     :return: Q at every asked iteration
+    :raises ValueError: if an argument is out of range, or if the demonstrations do not fit the MDP
     """
-    low, high = bounds
+    require_positive(alpha=alpha)
+    low, high = require_bounds(bounds)
     expert, source = demos.occupancy(mdp), mdp.start_source()
     q, target = np.zeros(mdp.shape), np.zeros(mdp.shape)
     out = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sb3_dualqdm.tabular.arguments import require_positive
 from sb3_dualqdm.tabular.demos import TabularDemos
 from sb3_dualqdm.tabular.mdp import TabularMDP, greedy_policy, logsumexp
 from sb3_dualqdm.tabular.optimise import Objective, frank_wolfe_gap, maximise_on_box
@@ -80,18 +81,21 @@ def solve_iq_learn(
     :param demos: the demonstrations
     :param alpha: temperature, default 1
     :param divergence: "tv" (default), "chi2", "hellinger", "kl" or "js"
-    :param bound: C, default :func:`default_bound`
+    :param bound: C, > 0, default :func:`default_bound`
     :param initial_q: constant initial Q, default 0
     :param n_starts: starting points for chi2, default 3
     :param seed: seed of the random starting points, default 0
     :param tolerance: Frank-Wolfe gap to reach, default 1e-7
     :param max_iterations: per start, default 2000
     :return: the solution; ``gap`` certifies the optimum for every divergence but chi2, where it only certifies stationarity
-    :raises ValueError: if divergence is unknown
+    :raises ValueError: if divergence is unknown, if alpha, bound or n_starts is not > 0, or if the demonstrations do not
+        fit the MDP
     """
     if divergence not in DIVERGENCES:
         raise ValueError(f"divergence is {divergence!r}, expected one of {', '.join(DIVERGENCES)}: choose one of these.")
+    require_positive(alpha=alpha, n_starts=n_starts)
     top = default_bound(mdp, alpha) if bound is None else bound
+    require_positive(bound=top)
     likelihood_q = _tv_solution(mdp, demos, alpha, top, initial_q)
     weights, expert = state_weights(mdp, demos), demos.occupancy(mdp)
     used = (expert > 0) | (weights > 0)[..., None]
@@ -222,12 +226,14 @@ def solve_value_dice(
 
     :param mdp: the MDP
     :param demos: the demonstrations
-    :param bound: C, default :func:`default_bound` at temperature 1
+    :param bound: C, > 0, default :func:`default_bound` at temperature 1
     :param tolerance: Frank-Wolfe gap to reach, default 1e-7
     :param max_iterations: default 2000
     :return: the solution; v is MAX(Q) and ``policy`` is greedy
+    :raises ValueError: if bound is not > 0, or if the demonstrations do not fit the MDP
     """
     top = default_bound(mdp, 1.0) if bound is None else bound
+    require_positive(bound=top)
     table, expert = demos.transition_table(mdp), demos.occupancy(mdp)
     steps = 1.0 if mdp.horizon is None else float(mdp.horizon)
     source = mdp.start_source() / steps

@@ -67,9 +67,10 @@ class TabularMDP:
     :param initial: rho, shape (S,)
     :param horizon: number of steps H, or None for the discounted setting
     :param discount: gamma in (0, 1) without a horizon, 1 with one
-    :param reward: true reward, broadcastable to ``shape``, used for evaluation only; None if unknown
+    :param reward: true reward, finite, broadcastable to ``shape``, used for evaluation only; None if unknown
     :param expert: expert actions, shape (S,) or (H, S), or expert action probabilities of shape ``shape``; None if unknown
-    :raises ValueError: if a shape or a probability is wrong, or if horizon and discount contradict each other
+    :raises ValueError: if a shape, a probability, an action or a reward is wrong, or if horizon and discount contradict each
+        other
     """
 
     transitions: np.ndarray
@@ -120,17 +121,29 @@ class TabularMDP:
         shape = transitions.shape[:-3] + (n_states * n_actions, n_states)
         object.__setattr__(self, "_kernels", transitions.reshape(shape))
         if self.reward is not None:
+            if not np.isfinite(self.reward).all():
+                raise ValueError("reward has NaN or infinite numbers, expected finite ones: replace them, or pass None.")
             object.__setattr__(self, "reward", np.broadcast_to(np.asarray(self.reward, dtype=float), self.shape))
         if self.expert is not None:
             object.__setattr__(self, "expert", self._expert_probabilities(np.asarray(self.expert)))
 
     def _expert_probabilities(self, expert: np.ndarray) -> np.ndarray:
         if np.issubdtype(expert.dtype, np.integer) and expert.shape in (self.shape[-2:-1], self.shape[:-1]):
+            if expert.min() < 0 or expert.max() >= self.n_actions:
+                raise ValueError(
+                    f"expert has actions from {expert.min()} to {expert.max()}, expected 0 to {self.n_actions - 1}: pass "
+                    "indices of actions."
+                )
             return np.broadcast_to(np.eye(self.n_actions)[expert], self.shape)
         if expert.shape not in (self.shape[-2:], self.shape):
             raise ValueError(
                 f"expert has shape {expert.shape} and dtype {expert.dtype}, expected integer actions of shape "
                 f"{self.shape[:-1]} or probabilities of shape {self.shape}: reshape it."
+            )
+        if not (expert >= 0).all() or not np.allclose(expert.sum(axis=-1), 1.0, atol=1e-9):
+            raise ValueError(
+                "a row of expert is no probability distribution over actions: normalise the last axis to sum to 1, also in "
+                "states that the expert does not reach."
             )
         return np.broadcast_to(expert.astype(float), self.shape)
 

@@ -23,7 +23,7 @@ class Solution:
         the Frank-Wolfe gap of a concave problem on a box, 0 for a closed form; nan where nothing certifies the optimum
     :param objective: value of the maximised objective (for the AIL solvers: of the minimised one)
     :param iterations: iterations of the solver
-    :param converged: whether the solver reached its tolerance
+    :param converged: whether the solver reached its tolerance; False where a number of the solution is not finite
     """
 
     q: np.ndarray | None
@@ -35,6 +35,13 @@ class Solution:
     objective: float
     iterations: int = 0
     converged: bool = True
+
+    def __post_init__(self) -> None:
+        arrays = (self.q, self.v, self.policy, self.reward, self.occupancy)
+        # A comparison of infinite numbers may hold; gap alone may be nan, where nothing certifies the optimum.
+        finite = all(array is None or np.isfinite(array).all() for array in arrays)
+        finite = finite and bool(np.isfinite(self.objective)) and not np.isinf(self.gap)
+        object.__setattr__(self, "converged", bool(self.converged) and finite)
 
     @property
     def relative_gap(self) -> float:

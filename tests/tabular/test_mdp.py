@@ -131,6 +131,11 @@ def test_layers_of_different_sizes_are_padded_with_states_nothing_reaches():
         ({"horizon": 3, "initial": np.array([0.5, 0.6])}, "normalise"),
         ({"horizon": 3, "initial": np.array([1.0])}, "reshape"),
         ({"horizon": 3, "expert": np.array([0.0, 1.0])}, "reshape"),
+        ({"horizon": 3, "expert": np.array([0, -1])}, "actions from -1 to 0, expected 0 to 1"),
+        ({"horizon": 3, "expert": np.array([0, 2])}, "actions from 0 to 2, expected 0 to 1"),
+        ({"horizon": 3, "expert": np.full((2, 2), 0.3)}, "expert is no probability distribution"),
+        ({"horizon": 3, "expert": np.array([[1.5, -0.5], [1.0, 0.0]])}, "expert is no probability distribution"),
+        ({"horizon": 3, "reward": np.nan}, "reward has NaN"),
     ],
 )
 def test_wrong_mdps_are_refused(kwargs, message):
@@ -147,6 +152,12 @@ def test_wrong_demonstrations_are_refused():
         TabularDemos.from_trajectories([([0], [0, 1])])
     with pytest.raises(ValueError, match="at least one"):
         TabularDemos.from_trajectories([])
+    steps = np.zeros(4, dtype=int), np.arange(4)
+    wrong = (([0, 0, 20, 0], [0] * 4, "states from 0 to 20"), ([0] * 4, [0, -1, 0, 0], "actions from -1"))
+    for states, actions, message in wrong:
+        demos = TabularDemos(*steps, np.array(states), np.array(actions), np.zeros(4, dtype=int))
+        with pytest.raises(ValueError, match=f"{message}.*use demonstrations of this MDP"):
+            demos.occupancy(mdp)
     with pytest.raises(ValueError, match="length"):
         sample_demos(random_mdp(horizon=None, discount=0.9), 1)
 

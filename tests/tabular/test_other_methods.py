@@ -1,18 +1,23 @@
 """ValueDICE, Reg IQ-Learn, the penalised practical form, and the Reset Cliff's closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sb3_dualqdm.tabular import (
     TabularDemos,
     TabularMDP,
+    random_mdp,
     reset_cliff,
     reset_cliff_bc_gap,
     reset_cliff_epsilon,
     sample_demos,
     solve_ail,
+    solve_ail_primal,
     solve_bc,
     solve_dual_qdm,
+    solve_dual_vdm,
     solve_iq_learn,
     solve_penalised_dual_qdm,
     solve_reg_iq_learn,
@@ -169,6 +174,57 @@ def test_online_weights_must_cover_the_demonstrations():
     mdp, demos = finite(0)
     with pytest.raises(ValueError, match="demonstrated pair"):
         solve_reg_iq_learn(mdp, demos, online=np.zeros(mdp.shape))
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+SOLVERS = (solve_dual_qdm, solve_penalised_dual_qdm, solve_reg_iq_learn, solve_iq_learn, solve_ail)
+
+
+@pytest.mark.parametrize("solve", [*SOLVERS, solve_ail_primal, solve_dual_vdm])
+@pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
+def test_temperatures_without_a_meaning_are_refused(solve, alpha):
+    with pytest.raises(ValueError, match=f"alpha is {alpha}, expected a finite number > 0"):
+        solve(*finite(0), alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    "solve, arguments, message",
+    [
+        (solve_penalised_dual_qdm, {"beta": 0}, "beta is 0, expected"),
+        (solve_penalised_dual_qdm, {"beta": -1}, "beta is -1, expected"),
+        (solve_penalised_dual_qdm, {"bounds": (1, 0)}, r"bounds are \(1, 0\), expected"),
+        (solve_penalised_dual_qdm, {"online": np.ones((4, 3))}, r"online has shape \(4, 3\), expected"),
+        (solve_penalised_dual_qdm, {"online": np.full((4, 4, 3), np.nan)}, "online has NaN"),
+        (solve_penalised_dual_qdm, {"online": np.full((4, 4, 3), -1.0)}, "online has the weight -1"),
+        (solve_penalised_dual_qdm, {"start_reward": np.zeros(3)}, r"start_reward has shape \(3,\), expected"),
+        (solve_dual_qdm, {"start_reward": np.zeros(3)}, r"start_reward has shape \(3,\), expected"),
+        (solve_reg_iq_learn, {"coefficient": 0}, "coefficient is 0, expected"),
+        (solve_iq_learn, {"bound": -1}, "bound is -1, expected"),
+        (solve_value_dice, {"bound": 0}, "bound is 0, expected"),
+        (solve_ail, {"check_every": 0}, "check_every is 0, expected"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(solve, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        solve(*finite(0), **arguments)
+
+
+@pytest.mark.parametrize("solve", [*SOLVERS, solve_bc, solve_value_dice])
+def test_demonstrations_of_another_mdp_are_refused(solve):
+    with pytest.raises(ValueError, match="the demonstrations have states from 0 to 3, expected 0 to 1"):
+        solve(random_mdp(2, 2, horizon=4), finite(0)[1])
+
+
+def test_a_solution_that_is_not_finite_has_not_converged():
+    mdp, demos = finite(0)
+    with np.errstate(all="ignore"):
+        assert not solve_dual_qdm(mdp, demos, alpha=1e308).converged
+        assert not solve_ail(mdp, demos, alpha=1e308, max_iterations=20).converged
+    solved = solve_bc(mdp, demos)
+    assert solved.converged
+    assert not replace(solved, gap=np.inf).converged and not replace(solved, policy=np.full(mdp.shape, np.nan)).converged
 
 
 # --- Reset Cliff -----------------------------------------------------------------------------------------------------
