@@ -128,7 +128,6 @@ def _table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Any:
 
 
 def _info(args: argparse.Namespace) -> None:
-
     from sb3_dualqdm.demonstrations.successors import Successors
     from sb3_dualqdm.demonstrations.types import last_rows, obs_arrays
 
