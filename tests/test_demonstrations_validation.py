@@ -1,5 +1,7 @@
 """Checks against the spaces and the one cast: each sentence, each dtype."""
 
+import inspect
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -87,6 +89,27 @@ def test_discrete_and_multi_observations():
     multi = load(np.array([[0, 1]] * 4, dtype=np.uint8), observation_space=MultiDiscrete([2, 3]))
     assert multi.obs.dtype == MultiDiscrete([2, 3]).dtype and multi.obs.shape == (3, 2)
     assert load(np.array([[0, 1]] * 4), observation_space=MultiBinary(2)).obs.dtype == np.int8
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+@pytest.mark.parametrize(("row", "name"), [(1, "obs"), (3, "next_obs")])
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [(MultiDiscrete([2, 3]), 2), (MultiDiscrete([2, 3]), -1), (MultiBinary(2), 5), (MultiDiscrete([[2, 3], [2, 3]]), 4)],
+)
+def test_multi_observations_out_of_range(space, value, row, name, in_dict):
+    obs = np.zeros((4, *space.shape), dtype=np.int64)
+    obs[row].flat[0] = value
+    with pytest.raises(ValueError, match=rf"{name}.* has 1 values out of range \(such as {value}\) but the space is Multi"):
+        load({"n": obs} if in_dict else obs, observation_space=Dict({"n": space}) if in_dict else space)
+
+
+@pytest.mark.skipif("start" not in inspect.signature(MultiDiscrete).parameters, reason="this gymnasium has no start")
+def test_multi_discrete_with_a_start():
+    space = MultiDiscrete([2, 3], start=[5, -1])
+    assert load(np.array([[5, -1], [6, 1]] * 2), observation_space=space).obs.tolist() == [[5, -1], [6, 1], [5, -1]]
+    with pytest.raises(ValueError, match=r"next_obs has 1 values out of range \(such as 2\)"):
+        load(np.array([[5, -1], [6, 1], [5, 0], [6, 2]]), observation_space=space)
 
 
 @pytest.mark.parametrize("where", ["obs", "acts"])

@@ -140,7 +140,27 @@ def _fit_obs_array(array: np.ndarray, space: spaces.Space, name: str) -> np.ndar
             f"{name} has the shape {shape} per step but the observation space has {space.shape}: "
             f"{_version_hint(shape, space.shape) or 'record the demonstrations in this environment, with the same wrappers'}."
         )
-    return _cast(array, space.dtype, name)
+    cast = _cast(array, space.dtype, name)
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        _check_range(cast, space, name)
+    return cast
+
+
+def _check_range(array: np.ndarray, space: spaces.MultiDiscrete | spaces.MultiBinary, name: str) -> None:
+    """The first and last category of each number; other values would fail when they are one-hot encoded in training."""
+    low = np.asarray(getattr(space, "start", 0), dtype=np.int64)  # gymnasium 0.29 has none
+    high = low + getattr(space, "nvec", 2) - 1
+    n_outside, example = 0, None
+    for rows in blocks(array):
+        outside = (array[rows] < low) | (array[rows] > high)
+        if outside.any():
+            n_outside += int(outside.sum())
+            example = array[rows][outside][0] if example is None else example
+    if n_outside:
+        raise ValueError(
+            f"{name} has {n_outside} values out of range (such as {example}) but the space is {space}: use demonstrations of "
+            "this environment."
+        )
 
 
 def _version_hint(found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
