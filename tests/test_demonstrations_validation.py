@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from small_episodes import trajectory
 
 from sb3_dualqdm import load_demonstrations
+from sb3_dualqdm.demonstrations.validation import _warn_outside
 
 pytestmark = pytest.mark.both
 OBS2 = Box(-np.inf, np.inf, (2,), np.float32)
@@ -267,6 +268,31 @@ def test_observations_in_other_units_are_reported():
     with pytest.warns(UserWarning, match=r"obs has 34 values outside the observation space Box\(0.0, 1.0"):
         demos = load_demonstrations({"obs": pixels, "acts": np.zeros(3), "terminal": True}, observation_space=unit)
     assert demos.obs.dtype == np.float32
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+@pytest.mark.parametrize(("row", "name"), [(1, "obs"), (3, "next_obs")])
+def test_observations_out_of_bounds_are_reported(row, name, dtype, in_dict):
+    obs = np.array([[0, 10], [1, 9], [2, 8], [3, 7]])
+    obs[row, 0] = 11
+    space = Box(0, 10, (2,), dtype)
+    with pytest.warns(UserWarning) as caught:
+        load({"x": obs} if in_dict else obs, observation_space=Dict({"x": space}) if in_dict else space)
+    (text,) = (str(warning.message) for warning in caught)
+    assert text.startswith(f"dict: {name}") and "has 1 values outside the observation space Box(0" in text
+
+
+def test_shuffled_successors_out_of_bounds_are_reported():
+    arrays = {"obs": np.array([[1], [5]]), "next_obs": np.array([[11], [6]]), "acts": np.zeros(2), "dones": np.ones(2)}
+    with pytest.warns(UserWarning, match="next_obs has 1 values outside"):
+        load_demonstrations(arrays, observation_space=Box(0, 10, (1,), np.int32))
+
+
+@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 255, np.uint8), (-128, 127, np.int8), (-np.inf, np.inf, np.float32)])
+def test_values_that_cannot_be_out_of_bounds_are_not_looked_at(monkeypatch, low, high, dtype):
+    monkeypatch.setattr("sb3_dualqdm.demonstrations.validation.blocks", None)
+    _warn_outside(np.zeros((4, 2), dtype), Box(low, high, (2,), dtype), "obs")
 
 
 def test_matching_data_is_not_copied():

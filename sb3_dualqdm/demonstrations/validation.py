@@ -97,19 +97,26 @@ def _fit_pair(obs: np.ndarray, next_obs: Any, space: spaces.Space, name: str) ->
     """Observations and successors; what both have is cast once."""
     fitted = _fit_obs_array(obs, space, name % "obs")
     _warn_outside(fitted, space, name % "obs")
-    if not isinstance(next_obs, Successors):
-        return fitted, _fit_obs_array(next_obs, space, name % "next_obs")
-    return fitted, Successors(fitted, _fit_obs_array(next_obs.final, space, name % "next_obs"), next_obs.last)
+    chained = isinstance(next_obs, Successors)
+    following = _fit_obs_array(next_obs.final if chained else next_obs, space, name % "next_obs")
+    _warn_outside(following, space, name % "next_obs")
+    return fitted, Successors(fitted, following, next_obs.last) if chained else following
 
 
 def _warn_outside(array: np.ndarray, space: spaces.Space, name: str) -> None:
     """Observations in other units than the space's, such as pixels from 0 to 255 where it has 0 to 1."""
-    if not isinstance(space, spaces.Box) or array.dtype.kind != "f":
+    if not isinstance(space, spaces.Box):
         return
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
-    low, high = low - slack, high + slack
-    if np.isinf(low).all() and np.isinf(high).all():
+    if array.dtype.kind == "f":
+        slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
+        low, high = low - slack, high + slack
+        least, most = -np.inf, np.inf
+    elif array.dtype.kind in "iu":
+        least, most = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
+    else:
+        return
+    if (low <= least).all() and (high >= most).all():  # no value can be outside, as of images
         return
     outside = sum(int(((array[rows] < low) | (array[rows] > high)).sum()) for rows in blocks(array))
     if outside:
