@@ -61,6 +61,39 @@ def test_all_four_flag_pairs(terminated, truncated):
     assert last_flags(load_demonstrations(arrays, max_episode_steps=3)) == expected  # two flags are trusted
 
 
+@pytest.mark.parametrize("form", [bool, np.bool_, lambda flag: np.array([flag])])
+@pytest.mark.parametrize("following", [False, True])
+@pytest.mark.parametrize("in_list", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"terminated": True, "truncated": False}, (True, False)),
+        ({"terminated": False, "truncated": True}, (False, True)),
+        ({"terminated": True}, (True, False)),
+        ({"terminal": True}, (True, False)),
+        ({"done": True, "truncated": False}, (True, False)),
+        ({"done": True, "terminated": False}, (False, True)),
+        ({"truncated": True}, (False, True)),
+        ({"truncated": False}, (False, True)),
+    ],
+)
+def test_flags_of_a_whole_trajectory(flags, expected, in_list, following, form):
+    item = vars(trajectory(0, 3)) | {"terminal": None}
+    item = {key: value for key, value in item.items() if value is not None} | {key: form(flag) for key, flag in flags.items()}
+    if following:
+        item |= {"obs": item["obs"][:-1], "next_obs": item["obs"][1:]}
+    demos = load_demonstrations([item, item] if in_list else item)
+    assert last_flags(demos) == [expected] * (2 if in_list else 1) and demos.obs[:3, 0].tolist() == [0, 1, 2]
+    assert np.asarray(demos.next_obs)[:3, 0].tolist() == [1, 2, 3]
+
+
+def test_trajectories_among_batches_are_refused():
+    batch, item = flat([2]) | {"dones": np.array([False, True])}, flat([2]) | {"terminated": True}
+    for items in ([batch, item], [item, batch]):
+        with pytest.raises(ValueError, match=r"terminal of trajectory . has 2 values, but it is one flag per trajectory"):
+            load_demonstrations(items)
+
+
 def test_time_limit_reinterpretation():
     items = [trajectory(0, 5), trajectory(1, 3), trajectory(2, 5, terminal=False), trajectory(3, 6)]
     assert last_flags(load_demonstrations(items)) == [(True, False), (True, False), (False, True), (True, False)]

@@ -27,6 +27,7 @@ ALIASES = {
 }
 # These say that the task ended; other lone flags are often set at the time limit too.
 _TERMINATION_ONLY = ("terminated", "terminations", "absorbing")
+_END_FLAGS = ("done", "terminated", "truncated")
 # Batches are read to their end: an iterable with more actions than this is taken for an endless one.
 MAX_BATCH_ROWS = 10_000_000
 _SUCCESSOR = (
@@ -158,7 +159,9 @@ def episode_of(item: Any, name: str) -> Episode:
     """
     names = ("obs", "acts", "done", "terminated", "truncated", "rews", "next_obs")
     fields = {key: _field(item, key) for key in names}
-    fields["terminal"] = fields["terminated"] if fields["done"] is None else fields["done"]
+    fields["terminal"] = fields["done"] if fields["terminated"] is None else fields["terminated"]
+    if fields["terminal"] is None and fields["truncated"] is not None:  # as in flat arrays, what is only cut did not end
+        fields["terminal"] = False
     if missing := [key for key in ("obs", "acts", "terminal") if fields[key] is None]:
         raise ValueError(
             f"{name} is a {type(item).__name__} without {' and '.join(missing)}, but a trajectory needs obs (one more than "
@@ -207,7 +210,7 @@ def from_sequence(items: Any, max_episode_steps: int | None, drop_last: bool, **
         )
     name = f"{len(items)} x {type(items[0]).__name__}"
     origin.setdefault("source", name)
-    if _is_batch(items[0]):
+    if all(_is_batch(item) for item in items):
         return from_arrays(_join_batches(items, name), max_episode_steps, drop_last, **origin)
     episodes = (episode_of(item, f"trajectory {i}") for i, item in enumerate(items))
     return join(episodes, max_episode_steps, drop_last, **origin)
@@ -230,8 +233,15 @@ def until_endless(source: Iterable[Any]) -> Iterator[Any]:
 def _is_batch(item: Any) -> bool:
     if not isinstance(item, Mapping) or _field(item, "next_obs") is None:
         return False
-    done = _field(item, "done")
-    return done is None or as_array(done, "done of a batch").ndim > 0  # a single flag: a whole trajectory
+    acts = _field(item, "acts")
+    n_steps = 1 if acts is None else n_rows(as_array(acts, "acts of a batch"))
+    return not _has_one_flag({key: _field(item, key) for key in _END_FLAGS}, n_steps, "a batch")
+
+
+def _has_one_flag(fields: Mapping[str, Any], n_steps: int, name: str) -> bool:
+    """A single flag is that of a whole trajectory: flat arrays and batches have one per step."""
+    flags = [as_array(fields[key], f"{key} of {name}") for key in _END_FLAGS if fields[key] is not None]
+    return any(flag.size == 1 and (flag.ndim == 0 or n_steps > 1) for flag in flags)
 
 
 def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
@@ -363,10 +373,7 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
     n_steps = len(acts) if acts.ndim else 0
     if n_steps == 0:
         raise ValueError(f"{name} has no action, but at least 1 step is needed: record an episode first.")
-    key = "terminated" if done is None else "done"
-    flag = None if fields[key] is None else as_array(fields[key], f"{key} of {name}")
-    one_flag = flag is not None and flag.size == 1 and (flag.ndim == 0 or n_steps > 1)
-    if one_flag and next_obs is None and fields["indices"] is None:
+    if fields["indices"] is None and _has_one_flag(fields, n_steps, name):
         return join([episode_of(arrays, name)], max_episode_steps, drop_last, **origin)
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
     if rews is not None and rews.shape not in ((n_steps,), (n_steps, 1)):
