@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -57,10 +58,18 @@ def as_array(value: Any, name: str) -> np.ndarray:
     :return: the array.
     :raises ValueError: if it holds anything but bool, integer and float numbers.
     """
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if masked := sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray)):
+        raise ValueError(f"{name} has {masked} masked values, but every step needs one: fill them in, or leave the rows out.")
+    if callable(getattr(value, "detach", None)):  # a tensor, perhaps one with gradients, or on another device
+        value = value.detach().cpu()
     try:
         array = np.asarray(value)
     except ValueError:  # numpy's answer to rows of different shapes
         array = np.empty(0, dtype=object)
+    except (RuntimeError, TypeError) as error:  # lists of such tensors, and types that numpy does not have
+        text = str(error).partition(". ")[0].rstrip(".")
+        raise ValueError(f"{name} cannot be read as an array ({text}): pass NumPy arrays.") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} is not an array of numbers (dtype {array.dtype}): pass arrays with rows of one shape.")
     if array.size == 0 and array.ndim and len(array):  # any number of rows fits into no byte at all
@@ -209,6 +218,11 @@ def from_sequence(items: Any, max_episode_steps: int | None, drop_last: bool, **
             "terminal, imitation Transitions, a path, or 'builtin:<env id>'."
         )
     name = f"{len(items)} x {type(items[0]).__name__}"
+    if isinstance(items[0], (Demonstrations, str, os.PathLike)):
+        raise ValueError(
+            f"the demonstrations are {name}, but one source is loaded at a time: load each with load_demonstrations and pass "
+            "the episodes of all of them, a list of what their to_dicts() return."
+        )
     origin.setdefault("source", name)
     if all(_is_batch(item) for item in items):
         return from_arrays(_join_batches(items, name), max_episode_steps, drop_last, **origin)
