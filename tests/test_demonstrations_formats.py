@@ -586,6 +586,73 @@ def test_missing_values_in_a_table_are_an_error(tmp_path):
         load_demonstrations(write_table(table, tmp_path / "t.csv"))
 
 
+def as_kind(table: dict, kind: str, folder: Path):
+    if kind == "Table":
+        return pytest.importorskip("pyarrow").table(table)
+    return pytest.importorskip("pandas").DataFrame(table) if kind == "DataFrame" else write_table(table, folder / kind)
+
+
+@pytest.mark.parametrize("kind", ["t.csv", "t.parquet", "DataFrame", "Table"])
+@pytest.mark.parametrize("name", ["episode", "episode_id"])
+def test_episodes_with_texts_for_names(tmp_path, kind, name):
+    pytest.importorskip("pyarrow")
+    table = {key: value for key, value in columns(next_obs=False).items() if key in ("obs_0", "action_0")}
+    table[name] = np.array(["a", "a", "a", "b", "b"] if kind == "t.csv" else ["007", "007", "007", "7", "7"])
+    demos = load_demonstrations(as_kind(table, kind, tmp_path), drop_last=True)
+    assert demos.episode_lengths.tolist() == LENGTHS and np.asarray(demos.next_obs).tolist() == [[1], [2], [101]]
+    # in order of appearance, wherever their rows lie
+    table = {key: value for key, value in columns().items() if key != "episode"} | {name: np.array(["b", "b", "b", "a", "a"])}
+    order = np.array([0, 3, 1, 4, 2])
+    check_episodes(load_demonstrations(as_kind({key: value[order] for key, value in table.items()}, kind, tmp_path)))
+
+
+def test_every_row_needs_its_episode():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="episode of DataFrame is missing in 1 of 5 rows: name the episode of every row"):
+        load_demonstrations(pandas.DataFrame(columns() | {"episode": ["a", "a", None, "b", "b"]}))
+
+
+@pytest.mark.parametrize("kind", ["t.csv", "t.parquet", "DataFrame", "Table"])
+@pytest.mark.parametrize("words", [("False", "True"), ("no", "YES"), ("0", "1")])
+def test_flags_in_words(tmp_path, kind, words):
+    pytest.importorskip("pyarrow")
+    table = columns()
+    for name in ("terminated", "truncated"):
+        table[name] = np.array(words)[table[name].astype(int)]
+    demos = load_demonstrations(as_kind(table, kind, tmp_path))
+    check_episodes(demos)
+    assert last_flags(demos) == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("kind", ["t.csv", "t.parquet", "DataFrame", "Table"])
+@pytest.mark.parametrize(
+    ("name", "cell", "message"),
+    [
+        ("obs_1", "-", r"obs_1 of .* holds '-' but numbers are expected"),
+        ("action_1", "0,5", r"action_1 of .* holds '0,5' but numbers are expected"),
+        ("reward", "?", r"reward of .* holds '\?' but numbers are expected"),
+        ("step", "first", r"step of .* holds 'first' but numbers are expected"),
+        ("truncated", "maybe", r"truncated of .* holds 'maybe' but true and false, yes and no, or 1 and 0"),
+    ],
+)
+def test_a_text_among_numbers_is_named(tmp_path, kind, name, cell, message):
+    pytest.importorskip("pyarrow")
+    table = columns() | {name: np.array(["1", "0", cell, "1", "0"])}
+    with pytest.raises(ValueError, match=message):
+        load_demonstrations(as_kind(table, kind, tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["t.csv", "t.parquet", "DataFrame", "Table"])
+def test_times_and_other_types_are_no_numbers(tmp_path, kind):
+    pytest.importorskip("pyarrow")
+    days = np.arange("2024-01-01", "2024-01-06", dtype="datetime64[D]").astype("datetime64[s]")
+    with pytest.raises(ValueError, match=r"step of .* holds '2024-01-01 00:00:00' but numbers are expected"):
+        load_demonstrations(as_kind(columns() | {"step": days}, kind, tmp_path))
+    if kind != "t.csv":
+        with pytest.raises(ValueError, match=r"obs of .* but numbers are expected"):
+            load_demonstrations(as_kind({"obs": [{"x": 1.0}] * 2, "action": [0.0, 1.0]}, kind, tmp_path))
+
+
 # --- LeRobot ---------------------------------------------------------------------------------------------------------------
 
 
@@ -637,6 +704,15 @@ def test_lerobot_folder(tmp_path):
     assert demos.obs[:, 0].tolist() == [0, 1, 100] and demos.next_obs[:, 0].tolist() == [1, 2, 101]
     assert demos.episode_lengths.tolist() == LENGTHS and demos.episode_returns.tolist() == [6.0, 3.0]
     assert np.allclose(demos.actions[:, 0], [0, 0.1, 0])
+
+
+def test_lerobot_folder_whose_episodes_are_texts(tmp_path):
+    folder = write_lerobot(tmp_path / "d")
+    for i, file in enumerate(sorted(folder.rglob("*.parquet"))):
+        table = pytest.importorskip("pyarrow.parquet").read_table(file).drop_columns(["episode_index"]).to_pydict()
+        write_table(table | {"episode_index": [f"e{i}"] * LENGTHS[i]}, file)
+    with pytest.warns(UserWarning, match="pictures"), pytest.raises(ValueError, match=r"episode_index of .* holds texts"):
+        load_demonstrations(folder, drop_last=True)
 
 
 def test_lerobot_folder_with_two_states(tmp_path):

@@ -63,6 +63,39 @@ def test_all_four_flag_pairs(terminated, truncated):
     assert last_flags(load_demonstrations(arrays, max_episode_steps=3)) == expected  # two flags are trusted
 
 
+@pytest.mark.parametrize("form", [bool, np.bool_, lambda flag: np.array([flag])])
+@pytest.mark.parametrize("following", [False, True])
+@pytest.mark.parametrize("in_list", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"terminated": True, "truncated": False}, (True, False)),
+        ({"terminated": False, "truncated": True}, (False, True)),
+        ({"terminated": True}, (True, False)),
+        ({"terminal": True}, (True, False)),
+        ({"done": True, "truncated": False}, (True, False)),
+        ({"done": True, "terminated": False}, (False, True)),
+        ({"truncated": True}, (False, True)),
+        ({"truncated": False}, (False, True)),
+    ],
+)
+def test_flags_of_a_whole_trajectory(flags, expected, in_list, following, form):
+    item = vars(trajectory(0, 3)) | {"terminal": None}
+    item = {key: value for key, value in item.items() if value is not None} | {key: form(flag) for key, flag in flags.items()}
+    if following:
+        item |= {"obs": item["obs"][:-1], "next_obs": item["obs"][1:]}
+    demos = load_demonstrations([item, item] if in_list else item)
+    assert last_flags(demos) == [expected] * (2 if in_list else 1) and demos.obs[:3, 0].tolist() == [0, 1, 2]
+    assert np.asarray(demos.next_obs)[:3, 0].tolist() == [1, 2, 3]
+
+
+def test_trajectories_among_batches_are_refused():
+    batch, item = flat([2]) | {"dones": np.array([False, True])}, flat([2]) | {"terminated": True}
+    for items in ([batch, item], [item, batch]):
+        with pytest.raises(ValueError, match=r"terminal of trajectory . has 2 values, but it is one flag per trajectory"):
+            load_demonstrations(items)
+
+
 def test_time_limit_reinterpretation():
     items = [trajectory(0, 5), trajectory(1, 3), trajectory(2, 5, terminal=False), trajectory(3, 6)]
     assert last_flags(load_demonstrations(items)) == [(True, False), (True, False), (False, True), (True, False)]
@@ -181,6 +214,43 @@ def test_wrong_trajectories(change, message):
 def test_wrong_sources(wrong):
     with pytest.raises(ValueError, match=f"of the type {type(wrong).__name__} hold no trajectory"):
         load_demonstrations(wrong)
+
+
+def test_several_sources_are_loaded_one_by_one(tmp_path):
+    parts = [load_demonstrations(trajectory(i, 2)) for i in range(2)]
+    paths = [part.save(tmp_path / f"{i}.npz") for i, part in enumerate(parts)]
+    for items, found in ((parts, "Demonstrations"), (paths, type(paths[0]).__name__), ([str(path) for path in paths], "str")):
+        with pytest.raises(ValueError, match=rf"the demonstrations are 2 x {found}, but one source is loaded at a time"):
+            load_demonstrations(items)
+    together = load_demonstrations([episode for path in paths for episode in load_demonstrations(path).to_dicts()])
+    assert together.obs[:, 0].tolist() == [0, 1, 100, 101]
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"the path of the demonstrations is empty: pass an \.npz"):
+        load_demonstrations("")
+
+
+def test_tensors_with_gradients():
+    torch = pytest.importorskip("torch")
+    obs = torch.arange(3.0)[:, None].requires_grad_()
+    for form in (obs, obs.to(torch.float16)):
+        assert load_demonstrations({"obs": form, "acts": torch.zeros(2), "terminal": True}).next_obs.tolist() == [[1], [2]]
+    for form, reason in ((list(obs), "requires grad"), (obs.to(torch.bfloat16), "BFloat16")):
+        with pytest.raises(ValueError, match=rf"^obs of dict cannot be read as an array \([^.]*{reason}\): pass NumPy"):
+            load_demonstrations({"obs": form, "acts": np.zeros(2), "terminal": True})
+
+
+@pytest.mark.parametrize("key", ["obs", "acts", "rews", "next_obs"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_masked_values_are_refused(key, rows):
+    arrays = flat([3]) | {"rews": np.ones(3), "dones": ends([3], [True])}
+    array = np.ma.masked_array(arrays[key])
+    assert len(load_demonstrations(arrays | {key: array})) == 3  # nothing is masked
+    array[1] = np.ma.masked
+    with pytest.raises(ValueError, match=rf"^{key} of .* has {array[1].size} masked values?, but every step needs one"):
+        load_demonstrations(arrays | {key: list(array) if rows else array})
 
 
 def test_different_shapes_between_trajectories():

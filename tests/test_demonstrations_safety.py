@@ -400,22 +400,31 @@ def test_texts_in_parquet_are_not_unpacked(tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     text = pa.array(["a" * 2**20] * 100)  # stored once
     columns = {"obs_0": np.arange(100.0), "action_0": np.zeros(100), "next_obs_0": np.arange(1.0, 101)}
-    parquet.write_table(pa.table(columns | {"done": np.arange(100) == 99, "obs_1": text}), tmp_path / "d.parquet")
+    columns |= {"done": np.arange(100) == 99}
+    for name in ("comment", "episode", "obs_1"):
+        parquet.write_table(pa.table(columns | {name: text}), tmp_path / f"{name}.parquet")
+    options = {"use_dictionary": ["obs_0"], "column_encoding": {"episode": "DELTA_BYTE_ARRAY"}}
+    parquet.write_table(pa.table(columns | {"episode": text}), tmp_path / "delta.parquet", **options)
     parquet.write_table(pa.table({"obs": text, "acts": text, "terminal": text}), tmp_path / "bomb.parquet")
     parquet.write_table(pa.table({"obs": np.zeros(100), "obs.x": text, "act": np.zeros(100)}), tmp_path / "prefix.parquet")
     usual = pa.default_memory_pool()  # asked later, it would be the other one
     pool = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(pool)
     try:
-        assert load_demonstrations(tmp_path / "d.parquet").obs.shape == (100, 1)
+        assert load_demonstrations(tmp_path / "comment.parquet").obs.shape == (100, 1)
+        assert 0 < pool.max_memory() < 2**20
+        # texts that count are unpacked once, not in every row
+        assert load_demonstrations(tmp_path / "episode.parquet").n_episodes == 1
+        assert "obs_1 of" in (message := refusal(tmp_path / "obs_1.parquet")) and f"holds '{'a' * 40}' but" in message
+        assert "episode of" in (message := refusal(tmp_path / "delta.parquet")) and "holds texts" in message
     finally:
         pa.set_memory_pool(usual)
-    assert 0 < pool.max_memory() < 2**20
+    assert pool.max_memory() < 10 * 2**20
     for name in ("bomb", "prefix"):
         (tmp_path / name).mkdir()
         os.rename(tmp_path / f"{name}.parquet", tmp_path / name / "d.parquet")
     assert "obs of" in (message := refusal(tmp_path / "bomb")) and "holds texts but numbers are expected" in message
-    assert "obs.x of" in (message := refusal(tmp_path / "prefix" / "d.parquet")) and "holds texts" in message
+    assert "obs.x of" in (message := refusal(tmp_path / "prefix" / "d.parquet")) and f"holds '{'a' * 40}' but" in message
 
 
 def test_rows_of_nothing(tmp_path):

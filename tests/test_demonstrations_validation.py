@@ -1,5 +1,7 @@
 """Checks against the spaces and the one cast: each sentence, each dtype."""
 
+import inspect
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from small_episodes import trajectory
 
 from sb3_dualqdm import load_demonstrations
+from sb3_dualqdm.demonstrations.validation import _warn_outside
 
 pytestmark = pytest.mark.both
 OBS2 = Box(-np.inf, np.inf, (2,), np.float32)
@@ -87,6 +90,27 @@ def test_discrete_and_multi_observations():
     multi = load(np.array([[0, 1]] * 4, dtype=np.uint8), observation_space=MultiDiscrete([2, 3]))
     assert multi.obs.dtype == MultiDiscrete([2, 3]).dtype and multi.obs.shape == (3, 2)
     assert load(np.array([[0, 1]] * 4), observation_space=MultiBinary(2)).obs.dtype == np.int8
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+@pytest.mark.parametrize(("row", "name"), [(1, "obs"), (3, "next_obs")])
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [(MultiDiscrete([2, 3]), 2), (MultiDiscrete([2, 3]), -1), (MultiBinary(2), 5), (MultiDiscrete([[2, 3], [2, 3]]), 4)],
+)
+def test_multi_observations_out_of_range(space, value, row, name, in_dict):
+    obs = np.zeros((4, *space.shape), dtype=np.int64)
+    obs[row].flat[0] = value
+    with pytest.raises(ValueError, match=rf"{name}.* has 1 values out of range \(such as {value}\) but the space is Multi"):
+        load({"n": obs} if in_dict else obs, observation_space=Dict({"n": space}) if in_dict else space)
+
+
+@pytest.mark.skipif("start" not in inspect.signature(MultiDiscrete).parameters, reason="this gymnasium has no start")
+def test_multi_discrete_with_a_start():
+    space = MultiDiscrete([2, 3], start=[5, -1])
+    assert load(np.array([[5, -1], [6, 1]] * 2), observation_space=space).obs.tolist() == [[5, -1], [6, 1], [5, -1]]
+    with pytest.raises(ValueError, match=r"next_obs has 1 values out of range \(such as 2\)"):
+        load(np.array([[5, -1], [6, 1], [5, 0], [6, 2]]), observation_space=space)
 
 
 @pytest.mark.parametrize("where", ["obs", "acts"])
@@ -244,6 +268,31 @@ def test_observations_in_other_units_are_reported():
     with pytest.warns(UserWarning, match=r"obs has 34 values outside the observation space Box\(0.0, 1.0"):
         demos = load_demonstrations({"obs": pixels, "acts": np.zeros(3), "terminal": True}, observation_space=unit)
     assert demos.obs.dtype == np.float32
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+@pytest.mark.parametrize(("row", "name"), [(1, "obs"), (3, "next_obs")])
+def test_observations_out_of_bounds_are_reported(row, name, dtype, in_dict):
+    obs = np.array([[0, 10], [1, 9], [2, 8], [3, 7]])
+    obs[row, 0] = 11
+    space = Box(0, 10, (2,), dtype)
+    with pytest.warns(UserWarning) as caught:
+        load({"x": obs} if in_dict else obs, observation_space=Dict({"x": space}) if in_dict else space)
+    (text,) = (str(warning.message) for warning in caught)
+    assert text.startswith(f"dict: {name}") and "has 1 values outside the observation space Box(0" in text
+
+
+def test_shuffled_successors_out_of_bounds_are_reported():
+    arrays = {"obs": np.array([[1], [5]]), "next_obs": np.array([[11], [6]]), "acts": np.zeros(2), "dones": np.ones(2)}
+    with pytest.warns(UserWarning, match="next_obs has 1 values outside"):
+        load_demonstrations(arrays, observation_space=Box(0, 10, (1,), np.int32))
+
+
+@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 255, np.uint8), (-128, 127, np.int8), (-np.inf, np.inf, np.float32)])
+def test_values_that_cannot_be_out_of_bounds_are_not_looked_at(monkeypatch, low, high, dtype):
+    monkeypatch.setattr("sb3_dualqdm.demonstrations.validation.blocks", None)
+    _warn_outside(np.zeros((4, 2), dtype), Box(low, high, (2,), dtype), "obs")
 
 
 def test_matching_data_is_not_copied():

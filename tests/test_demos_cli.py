@@ -211,6 +211,16 @@ def test_dict_observations_and_images_in_hdf5(tmp_path):
 # --- command line ----------------------------------------------------------------------------------------------------------
 
 
+def test_keys_with_a_slash_are_not_written_as_hdf5(tmp_path):
+    pytest.importorskip("h5py")
+    demos = load_demonstrations({"obs": {"arm/x": np.arange(3.0), "y": np.zeros(3)}, "acts": np.zeros(2), "terminal": True})
+    with pytest.raises(ValueError, match=r"d\.hdf5 is an HDF5 file, .* obs has the key 'arm/x': write an \.npz file"):
+        write_demonstrations(demos, tmp_path / "d.hdf5")
+    assert not (tmp_path / "d.hdf5").exists()
+    again = load_demonstrations(write_demonstrations(demos, tmp_path / "d.npz"))
+    assert again.next_obs["arm/x"].tolist() == [1, 2]
+
+
 def test_collect_info_check_convert_plot(tmp_path, capsys):
     pytest.importorskip("rich")
     path = random_set(tmp_path)

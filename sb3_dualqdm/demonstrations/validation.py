@@ -97,19 +97,26 @@ def _fit_pair(obs: np.ndarray, next_obs: Any, space: spaces.Space, name: str) ->
     """Observations and successors; what both have is cast once."""
     fitted = _fit_obs_array(obs, space, name % "obs")
     _warn_outside(fitted, space, name % "obs")
-    if not isinstance(next_obs, Successors):
-        return fitted, _fit_obs_array(next_obs, space, name % "next_obs")
-    return fitted, Successors(fitted, _fit_obs_array(next_obs.final, space, name % "next_obs"), next_obs.last)
+    chained = isinstance(next_obs, Successors)
+    following = _fit_obs_array(next_obs.final if chained else next_obs, space, name % "next_obs")
+    _warn_outside(following, space, name % "next_obs")
+    return fitted, Successors(fitted, following, next_obs.last) if chained else following
 
 
 def _warn_outside(array: np.ndarray, space: spaces.Space, name: str) -> None:
     """Observations in other units than the space's, such as pixels from 0 to 255 where it has 0 to 1."""
-    if not isinstance(space, spaces.Box) or array.dtype.kind != "f":
+    if not isinstance(space, spaces.Box):
         return
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
-    low, high = low - slack, high + slack
-    if np.isinf(low).all() and np.isinf(high).all():
+    if array.dtype.kind == "f":
+        slack = ROUNDING * np.nan_to_num(high - low, posinf=0)
+        low, high = low - slack, high + slack
+        least, most = -np.inf, np.inf
+    elif array.dtype.kind in "iu":
+        least, most = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
+    else:
+        return
+    if (low <= least).all() and (high >= most).all():  # no value can be outside, as of images
         return
     outside = sum(int(((array[rows] < low) | (array[rows] > high)).sum()) for rows in blocks(array))
     if outside:
@@ -140,7 +147,27 @@ def _fit_obs_array(array: np.ndarray, space: spaces.Space, name: str) -> np.ndar
             f"{name} has the shape {shape} per step but the observation space has {space.shape}: "
             f"{_version_hint(shape, space.shape) or 'record the demonstrations in this environment, with the same wrappers'}."
         )
-    return _cast(array, space.dtype, name)
+    cast = _cast(array, space.dtype, name)
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        _check_range(cast, space, name)
+    return cast
+
+
+def _check_range(array: np.ndarray, space: spaces.MultiDiscrete | spaces.MultiBinary, name: str) -> None:
+    """The first and last category of each number; other values would fail when they are one-hot encoded in training."""
+    low = np.asarray(getattr(space, "start", 0), dtype=np.int64)  # gymnasium 0.29 has none
+    high = low + getattr(space, "nvec", 2) - 1
+    n_outside, example = 0, None
+    for rows in blocks(array):
+        outside = (array[rows] < low) | (array[rows] > high)
+        if outside.any():
+            n_outside += int(outside.sum())
+            example = array[rows][outside][0] if example is None else example
+    if n_outside:
+        raise ValueError(
+            f"{name} has {n_outside} values out of range (such as {example}) but the space is {space}: use demonstrations of "
+            "this environment."
+        )
 
 
 def _version_hint(found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:

@@ -43,6 +43,10 @@ def _write_npz(demos: Demonstrations, target: Path) -> None:
 
 def _write_hdf5(demos: Demonstrations, target: Path) -> None:
     h5py = optional("h5py", "formats", f"{target} is an HDF5 file, and writing it")
+    if slashed := [key for key in obs_arrays(demos.obs) if "/" in key]:
+        raise ValueError(
+            f"{target} is an HDF5 file, where a slash parts groups, but obs has the key {slashed[0]!r}: write an .npz file."
+        )
     arrays: dict[str, Any] = {"actions": demos.actions, "terminals": demos.terminated, "timeouts": demos.truncated}
     if demos.rewards is not None:
         arrays["rewards"] = demos.rewards

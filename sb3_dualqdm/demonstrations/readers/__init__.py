@@ -98,6 +98,8 @@ def _read_path(spec: str, options: dict[str, Any]) -> Demonstrations:
         if demonstrations.seeds is None and seeds is not None:
             demonstrations = demonstrations._replace(seeds=np.array(seeds, dtype=np.int64))
         return demonstrations._replace(source=spec)
+    if not spec:  # pathlib's name for the current folder
+        raise ValueError(f"the path of the demonstrations is empty: pass {_FORMATS}.")
     prefix, _, name = spec.partition(":")
     local_path = {"minari": minari.local_path, "hub": hub.local_path}.get(prefix)
     path = Path(spec).expanduser() if local_path is None else local_path(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ ALIASES = {
 }
 # These say that the task ended; other lone flags are often set at the time limit too.
 _TERMINATION_ONLY = ("terminated", "terminations", "absorbing")
+_END_FLAGS = ("done", "terminated", "truncated")
 # Batches are read to their end: an iterable with more actions than this is taken for an endless one.
 MAX_BATCH_ROWS = 10_000_000
 _SUCCESSOR = (
@@ -56,10 +58,18 @@ def as_array(value: Any, name: str) -> np.ndarray:
     :return: the array.
     :raises ValueError: if it holds anything but bool, integer and float numbers.
     """
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if masked := sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray)):
+        raise ValueError(f"{name} has {masked} masked values, but every step needs one: fill them in, or leave the rows out.")
+    if callable(getattr(value, "detach", None)):  # a tensor, perhaps one with gradients, or on another device
+        value = value.detach().cpu()
     try:
         array = np.asarray(value)
     except ValueError:  # numpy's answer to rows of different shapes
         array = np.empty(0, dtype=object)
+    except (RuntimeError, TypeError) as error:  # lists of such tensors, and types that numpy does not have
+        text = str(error).partition(". ")[0].rstrip(".")
+        raise ValueError(f"{name} cannot be read as an array ({text}): pass NumPy arrays.") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} is not an array of numbers (dtype {array.dtype}): pass arrays with rows of one shape.")
     if array.size == 0 and array.ndim and len(array):  # any number of rows fits into no byte at all
@@ -158,7 +168,9 @@ def episode_of(item: Any, name: str) -> Episode:
     """
     names = ("obs", "acts", "done", "terminated", "truncated", "rews", "next_obs")
     fields = {key: _field(item, key) for key in names}
-    fields["terminal"] = fields["terminated"] if fields["done"] is None else fields["done"]
+    fields["terminal"] = fields["done"] if fields["terminated"] is None else fields["terminated"]
+    if fields["terminal"] is None and fields["truncated"] is not None:  # as in flat arrays, what is only cut did not end
+        fields["terminal"] = False
     if missing := [key for key in ("obs", "acts", "terminal") if fields[key] is None]:
         raise ValueError(
             f"{name} is a {type(item).__name__} without {' and '.join(missing)}, but a trajectory needs obs (one more than "
@@ -206,8 +218,13 @@ def from_sequence(items: Any, max_episode_steps: int | None, drop_last: bool, **
             "terminal, imitation Transitions, a path, or 'builtin:<env id>'."
         )
     name = f"{len(items)} x {type(items[0]).__name__}"
+    if isinstance(items[0], (Demonstrations, str, os.PathLike)):
+        raise ValueError(
+            f"the demonstrations are {name}, but one source is loaded at a time: load each with load_demonstrations and pass "
+            "the episodes of all of them, a list of what their to_dicts() return."
+        )
     origin.setdefault("source", name)
-    if _is_batch(items[0]):
+    if all(_is_batch(item) for item in items):
         return from_arrays(_join_batches(items, name), max_episode_steps, drop_last, **origin)
     episodes = (episode_of(item, f"trajectory {i}") for i, item in enumerate(items))
     return join(episodes, max_episode_steps, drop_last, **origin)
@@ -230,8 +247,15 @@ def until_endless(source: Iterable[Any]) -> Iterator[Any]:
 def _is_batch(item: Any) -> bool:
     if not isinstance(item, Mapping) or _field(item, "next_obs") is None:
         return False
-    done = _field(item, "done")
-    return done is None or as_array(done, "done of a batch").ndim > 0  # a single flag: a whole trajectory
+    acts = _field(item, "acts")
+    n_steps = 1 if acts is None else n_rows(as_array(acts, "acts of a batch"))
+    return not _has_one_flag({key: _field(item, key) for key in _END_FLAGS}, n_steps, "a batch")
+
+
+def _has_one_flag(fields: Mapping[str, Any], n_steps: int, name: str) -> bool:
+    """A single flag is that of a whole trajectory: flat arrays and batches have one per step."""
+    flags = [as_array(fields[key], f"{key} of {name}") for key in _END_FLAGS if fields[key] is not None]
+    return any(flag.size == 1 and (flag.ndim == 0 or n_steps > 1) for flag in flags)
 
 
 def _join_batches(batches: list[Any], name: str) -> dict[str, Any]:
@@ -363,10 +387,7 @@ def from_arrays(arrays: Any, max_episode_steps: int | None, drop_last: bool, **o
     n_steps = len(acts) if acts.ndim else 0
     if n_steps == 0:
         raise ValueError(f"{name} has no action, but at least 1 step is needed: record an episode first.")
-    key = "terminated" if done is None else "done"
-    flag = None if fields[key] is None else as_array(fields[key], f"{key} of {name}")
-    one_flag = flag is not None and flag.size == 1 and (flag.ndim == 0 or n_steps > 1)
-    if one_flag and next_obs is None and fields["indices"] is None:
+    if fields["indices"] is None and _has_one_flag(fields, n_steps, name):
         return join([episode_of(arrays, name)], max_episode_steps, drop_last, **origin)
     rews = None if fields["rews"] is None else as_array(fields["rews"], f"rews of {name}")
     if rews is not None and rews.shape not in ((n_steps,), (n_steps, 1)):

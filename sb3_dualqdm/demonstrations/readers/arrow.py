@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,12 @@ def _batches(folder: Path, spec: str) -> Iterator[tuple[Path, Any]]:
             yield from ((file, batch) for batch in reader.iter_batches(columns=names))
 
 
-def parquet_size(file: Any, names: list[str], label: str) -> int:
+def parquet_size(file: Any, names: list[str], label: str, texts: Collection[str] = ()) -> int:
     """
     :param file: an open ``pyarrow.parquet.ParquetFile``.
     :param names: columns that are to be read.
     :param label: what the file is, for the error.
+    :param texts: those that may hold texts, since they are read as dictionaries, default none.
     :return: bytes that they need at most.
     :raises ValueError: if one holds texts, of which a file says nothing.
     """
@@ -114,7 +115,9 @@ def parquet_size(file: Any, names: list[str], label: str) -> int:
         for i, column in ((i, group.column(i)) for i in range(group.num_columns)):
             # pyarrow reads by the beginnings of paths, too
             if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
-                if column.physical_type.endswith("BYTE_ARRAY") and not 0 < file.schema.column(i).length <= 8:
+                long = column.physical_type.endswith("BYTE_ARRAY") and not 0 < file.schema.column(i).length <= 8
+                # texts that share their beginnings need more than is stored, in a dictionary too
+                if long and (column.path_in_schema not in texts or "DELTA_BYTE_ARRAY" in column.encodings):
                     name = f"{column.path_in_schema} of {label}"
                     raise RefusedError(f"{name} holds texts but numbers are expected: store numbers.")
                 # runs of equal values take no space, so their number counts too

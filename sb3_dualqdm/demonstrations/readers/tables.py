@@ -6,20 +6,24 @@ import json
 import operator
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sb3_dualqdm.demonstrations.files import Budget, concatenate, optional, reading
+from sb3_dualqdm.demonstrations.files import Budget, RefusedError, concatenate, optional, reading
 from sb3_dualqdm.demonstrations.readers.arrays import ALIASES, Episode, compact, cut_at_breaks, join
 from sb3_dualqdm.demonstrations.readers.arrow import innermost, nested, parquet_size
 from sb3_dualqdm.demonstrations.types import Demonstrations, Obs, map_obs
 
 # A column is a field, or a part of one (obs_0, obs_1, ... are numbers; obs.x, obs.y keys); the longest name wins.
 _COLUMNS = {
-    **{field: aliases + tuple(alias.removesuffix("s") for alias in aliases) for field, aliases in ALIASES.items()},
+    **{
+        field: aliases + tuple(alias.removesuffix("s") for alias in aliases)
+        for field, aliases in ALIASES.items()
+        if field not in ("indices", "lengths")  # no column of a table
+    },
     "episode": ("episode", "episode_id", "episode_index"),
     "step": ("step", "timestep", "frame_index", "t"),
 }
@@ -27,6 +31,8 @@ _FIELD_OF = {alias: field for field, aliases in _COLUMNS.items() for alias in al
 _PART = re.compile(
     rf"(?P<name>{'|'.join(sorted(_FIELD_OF, key=len, reverse=True))})(?:[._](?P<number>\d+)|\[(?P<index>\d+)\]|\.(?P<key>.+))?"
 )
+_FLAGS = ("done", "terminated", "truncated", "episode_starts")
+_FLAG_TEXTS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 def is_table(source: Any) -> bool:
@@ -47,17 +53,26 @@ def from_table(table: Any, *, source: str, **options: Any) -> Demonstrations:
     :return: the demonstrations.
     :raises ValueError: if columns are missing, unknown values are left in them, or episodes are not told apart.
     """
+    columns: dict[str, np.ndarray | None] = {}
     if hasattr(table, "column_names"):
-        columns = {str(name): _from_arrow(table.column(i), f"{name} of {source}") for i, name in enumerate(table.column_names)}
+        for i, name in enumerate(table.column_names):
+            columns[str(name)] = _from_arrow(table.column(i), f"{name} of {source}", _field_of(str(name)))
     else:
-        columns = {str(name): _from_pandas(table[name], f"{name} of {source}") for name in table.columns}
+        for name in table.columns:
+            columns[str(name)] = _from_pandas(table[name], f"{name} of {source}", _field_of(str(name)))
     return _from_columns({name: array for name, array in columns.items() if array is not None}, source, options)
 
 
-def _from_arrow(column: Any, name: str) -> np.ndarray | None:
+def _field_of(column: str) -> str | None:
+    """What a column is, or is a part of; None if its name says nothing, so that it is ignored."""
+    match = _PART.fullmatch(column)
+    return _FIELD_OF[match["name"]] if match else None
+
+
+def _from_arrow(column: Any, name: str, field: str | None) -> np.ndarray | None:
     inner = innermost(column.type)
     if inner is None:
-        return None  # texts and pictures may lie beside the numbers
+        return None if field is None else _from_arrow_texts(column, name, field)
     if inner == column.type:  # missing numbers become NaN
         chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in column.chunks]
         return concatenate(chunks, name) if chunks else np.empty(0)
@@ -70,7 +85,20 @@ def _from_arrow(column: Any, name: str) -> np.ndarray | None:
     return concatenate(parts, name) if parts else np.empty(0)
 
 
-def _from_pandas(series: Any, name: str) -> np.ndarray | None:
+def _from_arrow_texts(column: Any, name: str, field: str) -> np.ndarray:
+    from pyarrow import types
+
+    if types.is_nested(column.type):
+        raise RefusedError(f"{name} has the type {column.type} but numbers are expected: store numbers.")
+    if types.is_null(column.type) or not len(column):
+        return np.full(len(column), np.nan)
+    # each text is decoded once, however often it occurs
+    chunks = column.dictionary_encode().unify_dictionaries().chunks
+    codes = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks])
+    return _from_texts(codes.astype(np.int64), chunks[0].dictionary.to_pylist(), name, field)
+
+
+def _from_pandas(series: Any, name: str, field: str | None) -> np.ndarray | None:
     array = series.to_numpy()
     if array.dtype.kind == "O" and len(array) and isinstance(array[0], (list, tuple, np.ndarray)):
         try:
@@ -79,12 +107,54 @@ def _from_pandas(series: Any, name: str) -> np.ndarray | None:
             raise ValueError(
                 f"{name} has rows of different shapes, but every step needs the same one: store equal ones."
             ) from None
-    elif array.dtype.kind == "O" and len(array):  # whole numbers or bools with gaps: None, or the NA of pandas' own types
+    if array.dtype.kind in "biuf":
+        return array
+    gaps = series.isna().to_numpy()
+    # whole numbers or bools with gaps: None, or the NA of pandas' own types
+    if array.dtype.kind == "O" and not any(isinstance(value, str) for value in array):
         try:
-            array = np.array([np.nan if gap else value for value, gap in zip(array, series.isna())], dtype=float)
+            return np.array([np.nan if gap else value for value, gap in zip(array, gaps)], dtype=float)
         except (TypeError, ValueError):
-            return None
-    return array if array.dtype.kind in "biuf" else None
+            pass
+    if field is None:
+        return None
+    if array.ndim > 1:
+        raise ValueError(f"{name} has the type {array.dtype} but numbers are expected: store numbers.")
+    seen: dict[Any, int] = {}
+    try:
+        codes = [-1 if gap else seen.setdefault(value, len(seen)) for value, gap in zip(series, gaps)]
+    except TypeError:  # not hashable, such as dicts
+        raise ValueError(f"{name} holds the type {type(array[0]).__name__} but numbers are expected: store numbers.") from None
+    return _from_texts(np.array(codes, dtype=np.int64), list(seen), name, field)
+
+
+def _from_texts(codes: np.ndarray, values: list[Any], name: str, field: str) -> np.ndarray:
+    """
+    A column that holds something else than numbers, as numbers.
+
+    :param codes: which of the values each row has, -1 where it is missing, shape (T,).
+    :param values: the different values, None where they are missing, too.
+    :param name: what the column is, for the error.
+    :param field: what it means.
+    :return: for episodes, their numbers in order of appearance; else floats, NaN where they are missing.
+    :raises ValueError: if a value is no number (or no flag).
+    """
+    missing = np.array([*(value is None for value in values), True])[codes]
+    if field == "episode":
+        if missing.any():
+            raise ValueError(f"{name} is missing in {int(missing.sum())} of {len(codes)} rows: name the episode of every row.")
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+    numbers = np.full(len(values) + 1, np.nan)  # the last one is that of missing values
+    expected = "true and false, yes and no, or 1 and 0" if field in _FLAGS else "numbers"
+    for i in np.unique(codes[~missing]):
+        text = str(values[i]).strip().lower()
+        try:
+            numbers[i] = _FLAG_TEXTS[text] if field in _FLAGS and text in _FLAG_TEXTS else float(values[i])
+        except (TypeError, ValueError):
+            found = str(values[i])[:40]
+            raise ValueError(f"{name} holds {found!r} but {expected} are expected: store nothing else in it.") from None
+    return numbers[codes]
 
 
 def _from_columns(columns: dict[str, np.ndarray], source: str, options: dict[str, Any]) -> Demonstrations:
@@ -224,18 +294,24 @@ def from_csv(path: Path, *, source: str, **options: Any) -> Demonstrations:
     return from_table(table, source=source, **options)
 
 
-def _parquet(path: Path, spec: str, budget: Budget) -> Any:
+def _parquet(path: Path, spec: str, budget: Budget, texts_read: bool = True, left_out: Collection[str] = ()) -> Any:
     parquet = optional("pyarrow.parquet", "arrow", f"{spec!r} is a Parquet table, and reading it")
     with reading(str(path)):
-        file = parquet.ParquetFile(path)
+        schema = parquet.read_schema(path)
         names = [
             field.name
-            for field in file.schema_arrow
-            if _PART.fullmatch(field.name) or field.name.startswith(("observation", "next."))
+            for field in schema
+            if field.name not in left_out
+            and (
+                _PART.fullmatch(field.name)
+                or (field.name.startswith(("observation", "next.")) and innermost(field.type) is not None)
+            )
         ]
-        # what would be dropped is not unpacked
-        names = [name for name in names if innermost(file.schema_arrow.field(name).type) is not None]
-        budget.take(str(path), parquet_size(file, names, str(path)), path.stat().st_size)
+        kinds = {name: schema.field(name).type for name in names if texts_read}
+        texts = [name for name, kind in kinds.items() if innermost(kind) is None and not kind.num_fields]
+        # as a dictionary, a text is unpacked once, however many rows repeat it
+        file = parquet.ParquetFile(path, read_dictionary=texts)
+        budget.take(str(path), parquet_size(file, names, str(path), texts), path.stat().st_size)
         return file.read(columns=names)
 
 
@@ -273,10 +349,12 @@ def from_lerobot(path: Path, *, source: str, **options: Any) -> Demonstrations:
     if pictures:
         warnings.warn(f"{', '.join(pictures)} of {source} are pictures and not read, only the numbers are.", stacklevel=5)
     budget = Budget(sum(file.stat().st_size for file in files))
-    tables = [_parquet(file, source, budget) for file in files]
+    # every file counts its texts anew, so they cannot tell episodes apart
+    tables = [_parquet(file, source, budget, texts_read=False, left_out=pictures) for file in files]
     columns: dict[str, np.ndarray] = {}
     for name in tables[0].column_names:
-        parts = [_from_arrow(table.column(name), f"{name} of {source}") for table in tables if name in table.column_names]
+        field, label = _field_of(name), f"{name} of {source}"
+        parts = [_from_arrow(table.column(name), label, field) for table in tables if name in table.column_names]
         if all(part is not None for part in parts) and len(parts) == len(tables):
             columns[_lerobot_name(name, tables[0].column_names)] = concatenate(parts, name)  # type: ignore[arg-type]
     return _from_columns(columns, source, options)
