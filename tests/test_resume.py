@@ -143,29 +143,20 @@ def test_the_same_call_again_goes_on_by_itself(env_id, demos, tmp_path):
 
 
 def test_offline_call_again_goes_on_by_itself(demos, tmp_path):
-    def run(name, *callbacks):
-        options = {**SMALL, "seed": 0, "validation_interval": 5}
-        model = BC("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **options)
-        return model.learn(60, [*callbacks, ResumableCheckpoint(tmp_path / name, 20, resume=True)])
+    """Its checkpoint has no replay buffer: extra transitions are those of the call."""
+    given = {"demonstrations": demos["Pendulum-v1"], "seed": 0, **SMALL}
+    extra = {"offline": True, "extra_transitions": demos["Pendulum-v1"]}
+    for cls, options in ((BC, {"validation_interval": 5}), (IQLearn, extra)):
 
-    whole = run("whole")
-    with pytest.raises(Killed):
-        run("killed", KillAt(50))
-    assert_same(whole, run("killed"))
+        def run(name, *callbacks, cls=cls, options=options):
+            path = tmp_path / f"{cls.__name__}_{name}"
+            model = cls("MlpPolicy", "Pendulum-v1", **given, **options)
+            return model.learn(60, [*callbacks, ResumableCheckpoint(path, 20, resume=True)])
 
-
-def test_offline_call_with_extra_transitions_goes_on_by_itself(demos, tmp_path):
-    """A checkpoint of an offline run has no replay buffer: the extra transitions are those of the call."""
-
-    def run(name, *callbacks):
-        options = {**SMALL, "seed": 0, "extra_transitions": demos["Pendulum-v1"]}
-        model = IQLearn("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], offline=True, **options)
-        return model.learn(30, [*callbacks, ResumableCheckpoint(tmp_path / name, 10, resume=True)])
-
-    whole = run("whole")
-    with pytest.raises(Killed):
-        run("killed", KillAt(25))
-    assert_same(whole, run("killed"))
+        whole = run("whole")
+        with pytest.raises(Killed):
+            run("killed", KillAt(50))
+        assert_same(whole, run("killed"))
 
 
 def test_a_compiled_run_resumes(demos, tmp_path):
