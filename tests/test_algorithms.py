@@ -486,10 +486,10 @@ def test_paper_rows_are_weighted_by_discounted_occupancy():
     np.testing.assert_array_equal(rows.step, rows.obs[:, 1])
     batch = model._sample_batch(20)
     step = batch.obs[:20, 1]
-    # a terminated row's absorbing state is occupied gamma / (1 - gamma) = 1 times as much as the row itself
-    occupancy = th.cat([0.5**step, 0.5**step * (1 - batch.not_terminated[:20])])
-    weight = th.cat([batch.weights.value[:20], batch.weights.value[28:48]])
-    th.testing.assert_close(weight, 0.5 * occupancy / occupancy.sum())
+    # after episodes of 6 steps the absorbing state is occupied gamma^6 of the time, whichever rows are drawn
+    occupancy = 0.5 * 0.5**step / (0.5**step).sum()
+    th.testing.assert_close(batch.weights.value[:20], (1 - 0.5**6) * occupancy)
+    assert batch.weights.value[28:48].sum().item() == pytest.approx(0.5 * 0.5**6)
     th.testing.assert_close(batch.weights.value[20:28], th.full((8,), 0.25 / 8))  # every expert row here is terminated
     assert (batch.weights.constraint[20:28] == 0).all() and (batch.weights.actor[20:28] == 0).all()
     assert batch.weights.constraint[:20].sum() == pytest.approx(1)
