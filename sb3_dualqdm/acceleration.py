@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -105,10 +106,9 @@ class CompiledUpdate:
     def __init__(self, update: Update, optimizers: Sequence[th.optim.Optimizer]):
         self._update = update
         self._optimizers = optimizers
-        self._warm: set[Any] = set()
+        self._n_calls: Counter[Any] = Counter()
         self._outside: dict[Any, list[th.Tensor]] = {}
         self._programs: dict[Any, tuple[Callable[..., list[th.Tensor]], list[str]]] = {}
-        self._n_uncompiled: dict[Any, int] = {}
         self._failed = False
         # Tracing and compiling, in seconds
         self.compile_seconds: float | None = None
@@ -117,18 +117,16 @@ class CompiledUpdate:
     def __call__(self, batch: Any) -> dict[str, th.Tensor]:
         tensors = leaves(batch)
         layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
-        if self._n_uncompiled.get(layout, 0) > 0:
-            self._n_uncompiled[layout] -= 1
+        self._n_calls[layout] += 1
+        if self._n_calls[layout] > UNCOMPILED_UPDATES:
+            if layout in self._programs:
+                run, names = self._programs[layout]
+                with th.no_grad():
+                    return dict(zip(names, run(*self._outside[layout], *tensors)))
+            if not self._failed:
+                return self._compile(batch, layout)
+        if self._n_calls[layout] < UNCOMPILED_UPDATES or self._failed or layout in self._outside:
             return self._update(batch)
-        if layout in self._programs:
-            run, names = self._programs[layout]
-            with th.no_grad():
-                return dict(zip(names, run(*self._outside[layout], *tensors)))
-        if self._failed or layout not in self._warm:
-            self._warm.add(layout)
-            return self._update(batch)
-        if layout in self._outside:
-            return self._compile(batch, layout)
         from sb3_dualqdm import program  # inductor takes a second to import
 
         with program.OutsideTensors(tensors) as outside:
@@ -138,9 +136,7 @@ class CompiledUpdate:
 
     def begin_again(self) -> None:
         """Run the first updates of each layout as they are once more: they differ from compiled ones by rounding."""
-        self._n_uncompiled = dict.fromkeys(self._programs, UNCOMPILED_UPDATES)
-        self._warm = set(self._programs)
-        self._outside = {layout: self._outside[layout] for layout in self._programs}
+        self._n_calls.clear()
 
     def _compile(self, batch: Any, layout: Any) -> dict[str, th.Tensor]:
         """Trace, compile and run the program of a layout."""
