@@ -149,14 +149,13 @@ def _fit_obs_array(array: np.ndarray, space: spaces.Space, name: str) -> np.ndar
         )
     cast = _cast(array, space.dtype, name)
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-        _check_range(cast, space, name)
+        start = np.asarray(getattr(space, "start", 0), dtype=np.int64)  # gymnasium 0.29 has none
+        _check_range(cast, start, start + getattr(space, "nvec", 2) - 1, str(space), name)
     return cast
 
 
-def _check_range(array: np.ndarray, space: spaces.MultiDiscrete | spaces.MultiBinary, name: str) -> None:
-    """The first and last category of each number; other values would fail when they are one-hot encoded in training."""
-    low = np.asarray(getattr(space, "start", 0), dtype=np.int64)  # gymnasium 0.29 has none
-    high = low + getattr(space, "nvec", 2) - 1
+def _check_range(array: np.ndarray, low: Any, high: Any, expected: str, name: str) -> None:
+    """Categories between the first and the last one; others would fail when they are one-hot encoded in training."""
     n_outside, example = 0, None
     for rows in blocks(array):
         outside = (array[rows] < low) | (array[rows] > high)
@@ -165,8 +164,8 @@ def _check_range(array: np.ndarray, space: spaces.MultiDiscrete | spaces.MultiBi
             example = array[rows][outside][0] if example is None else example
     if n_outside:
         raise ValueError(
-            f"{name} has {n_outside} values out of range (such as {example}) but the space is {space}: use demonstrations of "
-            "this environment."
+            f"{name} has {n_outside} values out of range (such as {example}) but the space is {expected}: use demonstrations "
+            "of this environment."
         )
 
 
@@ -209,12 +208,7 @@ def _fit_discrete(array: np.ndarray, space: spaces.Discrete, name: str) -> np.nd
         )
     cast = _cast(array, np.dtype(np.int64), name) if array.dtype.kind != "f" else _integers(array, space, name)
     low, high = int(space.start), int(space.start + space.n - 1)
-    outside = (cast < low) | (cast > high)
-    if outside.any():
-        raise ValueError(
-            f"{name} has {int(outside.sum())} values out of range (such as {cast[outside][0]}) but the space is {space}, "
-            f"{low} to {high}: use demonstrations of this environment."
-        )
+    _check_range(cast, low, high, f"{space}, {low} to {high}", name)
     return cast
 
 
