@@ -32,11 +32,8 @@ VEC_NORMALIZE_FIELDS = (
     *("obs_rms", "ret_rms", "training", "norm_obs", "norm_obs_keys", "norm_reward"),
     *("clip_obs", "clip_reward", "gamma", "epsilon"),
 )
-# Arguments of a model that has its own when it goes on from a checkpoint
-LOOSE_ARGUMENTS = (
-    *("env", "device", "seed", "verbose", "tensorboard_log", "demonstrations", "extra_transitions"),
-    *("stats_window_size", "monitor_wrapper"),
-)
+# Arguments that may differ in a model that goes on from a checkpoint
+LOOSE_ARGUMENTS = ("verbose", "tensorboard_log", "stats_window_size", "demonstrations", "extra_transitions")
 
 Model = TypeVar("Model", bound=Any)
 

@@ -71,9 +71,10 @@ def _possible(runs: list[Run]) -> tuple[list[Run], dict[str, list[str]]]:
 def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
     from sb3_dualqdm.benchmark import analysis
 
-    missing = [run for run in runs if running.steps_done(run, folder) < run.steps]
+    done = {run.name: running.steps_done(run, folder) for run in runs}
+    missing = [run for run in runs if done[run.name] < run.steps]
     possible, obstacles = _possible(missing)
-    rest = [dataclasses.replace(run, steps=run.steps - running.steps_done(run, folder)) for run in possible]
+    rest = [dataclasses.replace(run, steps=run.steps - done[run.name]) for run in possible]
     hours = running.estimate(rest, analysis.read(folder))
     print(f"{args.suite}: {len(runs)} runs, {len(runs) - len(missing)} finished, {len(possible)} to make, in {folder}")
     for reason, names in obstacles.items():
