@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -355,6 +356,27 @@ def test_interquartile_mean_and_improvement():
     assert row.probability == pytest.approx((5 / 8 + 7 / 8) / 2)
     profile, interval = analysis.performance_profiles(final, np.array([0.25, 0.95]))["Dual Q-DM"]
     assert profile == pytest.approx([6 / 8, 3 / 8]) and interval.shape == (2, 2)
+
+
+@needs_rliable
+def test_intervals_depend_on_their_seed_alone(monkeypatch):
+    monkeypatch.setattr(analysis, "RESAMPLES", 50)
+    rng, records = np.random.default_rng(0), []
+    for method, task in itertools.product(("dual_qdm", "bc"), ("CartPole-v1", "Pendulum-v1")):
+        records += records_of(method, task, rng.random(8))
+    final = analysis.last(analysis.evaluations(records))
+
+    def everything(seed):
+        profiles = analysis.performance_profiles(final, np.linspace(0, 1, 9), seed)
+        tables = analysis.interquartile_means(final, seed), analysis.improvement_probabilities(final, seed)
+        return [table.to_json() for table in tables] + [interval.tolist() for _, interval in profiles.values()]
+
+    np.random.seed(1)
+    expected = np.random.random()
+    np.random.seed(1)
+    first = everything(0)
+    assert np.random.random() == expected  # the caller's generator is left alone
+    assert everything(0) == first != everything(1)
 
 
 @needs_rliable

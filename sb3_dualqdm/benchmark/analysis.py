@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pandas as pd
 from sb3_dualqdm.benchmark.runs import read_record
 from sb3_dualqdm.benchmark.suites import REFERENCES, Run, label
 from sb3_dualqdm.demonstrations.builtin import builtin_ids, normalized_score
+from sb3_dualqdm.resume import unchanged_global_generators
 from sb3_dualqdm.zoo import ALGOS
 
 RESAMPLES = 2000
@@ -134,6 +136,14 @@ def _rliable() -> tuple[Any, Any]:
     return library, metrics
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """rliable's bootstrap draws from NumPy's global generator, whatever random state it is given."""
+    with unchanged_global_generators():
+        np.random.seed(seed)
+        yield
+
+
 def _interval(scores: Any, statistic: Any, seed: int) -> tuple[float, float, float]:
     """
     A statistic of scores (or of a pair) with its stratified-bootstrap 95 % interval: value, low, high. From one seed no
@@ -143,11 +153,8 @@ def _interval(scores: Any, statistic: Any, seed: int) -> tuple[float, float, flo
     matrices = scores if isinstance(scores, tuple) else (scores,)
     if min(map(len, matrices)) == 1:
         return float(statistic(*matrices)[0]), np.nan, np.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # rliable hands its random state to arch in an old way
-        point, interval = library.get_interval_estimates(
-            {"": scores}, statistic, reps=RESAMPLES, random_state=np.random.RandomState(seed)
-        )
+    with _seeded(seed):
+        point, interval = library.get_interval_estimates({"": scores}, statistic, reps=RESAMPLES)
     return float(point[""][0]), *map(float, interval[""][:, 0])  # type: ignore[return-value]
 
 
@@ -191,19 +198,21 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
     return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks"])
 
 
-def performance_profiles(final: pd.DataFrame, thresholds: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def performance_profiles(
+    final: pd.DataFrame, thresholds: np.ndarray, seed: int = 0
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """
     Fraction of runs that score above each threshold.
 
     :param final: last evaluations.
     :param thresholds: normalised scores, shape (n,)
+    :param seed: seed of the bootstrap.
     :return: for each method the fractions, shape (n,), and their 95 % interval, shape (2, n), NaN from one seed
     """
     library, _ = _rliable()
     result = {}
     for method, (_, scores) in score_matrices(final).items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
+        with _seeded(seed):
             profile, interval = library.create_performance_profile({method: scores}, thresholds, reps=RESAMPLES)
         result[method] = (profile[method], interval[method] if len(scores) > 1 else np.full((2, len(thresholds)), np.nan))
     return result
