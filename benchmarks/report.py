@@ -94,6 +94,7 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
         place = {"xytext": offset, "textcoords": "offset points", "va": side}
         axis.annotate(f"expert {expert:.0f}", (runs.step.min(), expert), fontsize=8, **place)
     axis.set(title=env, xlabel="time steps", ylabel="return (10 deterministic episodes)")
+    axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
     if runs.variant.nunique() > 3:  # too many to find room among the curves
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     else:
