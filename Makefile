@@ -53,7 +53,7 @@ $(CURRENT)/.installed: $(SOURCES)
 	test -x $(CURRENT)/bin/python || $(PYTHON) -m venv $(CURRENT)
 	$(CURRENT)/bin/python -m pip install -q --upgrade pip
 	$(CURRENT)/bin/python -m pip install -q "$(TORCH)" "stable-baselines3>=2.9" "gymnasium>=1.0" "rl-zoo3>=2.9" \
-		-e ".[zoo,mujoco,benchmark,ray,test,docs]"
+		-e ".[zoo,mujoco,box2d,benchmark,ray,test,docs]"
 	touch $@
 
 # The older world, in which imitation 1.0.1 can be installed

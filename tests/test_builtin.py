@@ -23,8 +23,9 @@ CLASSIC = {"CartPole-v1": 500.0, "Acrobot-v1": -85.0, "Pendulum-v1": -170.0, "Mo
 TARGETS = {"HalfCheetah": 8000, "Hopper": 3000, "Swimmer": 300, "Walker2d": 4000}
 MUJOCO = {f"{task}-v{version}": target for task, target in TARGETS.items() for version in (4, 5)}
 BELOW = ["Walker2d-v5"]  # the expert was trained in v4
-GOOD = CLASSIC | MUJOCO
-LIMITS = {"CartPole-v1": 500, "Acrobot-v1": 500, "Pendulum-v1": 200, "MountainCarContinuous-v0": 999}
+BOX2D = {"BipedalWalker-v3": 280.0, "LunarLander-v3": 240.0, "LunarLanderContinuous-v3": 240.0}
+GOOD = CLASSIC | MUJOCO | BOX2D
+LIMITS = {"CartPole-v1": 500, "Acrobot-v1": 500, "Pendulum-v1": 200, "MountainCarContinuous-v0": 999, "BipedalWalker-v3": 1600}
 # Episodes that were left out on purpose, because the expert falls in them; seeds start at a multiple of 10,000.
 LEFT_OUT = {"Hopper-v4": [1], "Hopper-v5": [1], "Walker2d-v5": [0]}
 
@@ -32,7 +33,7 @@ LEFT_OUT = {"Hopper-v4": [1], "Hopper-v5": [1], "Walker2d-v5": [0]}
 def make(env_id):
     if env_id in CLASSIC:
         return gym.make(env_id)
-    pytest.importorskip("mujoco")
+    pytest.importorskip("Box2D" if env_id in BOX2D else "mujoco")
     if env_id not in gym.registry:
         pytest.skip(f"this gymnasium has no {env_id}")
     with warnings.catch_warnings():
@@ -109,7 +110,7 @@ def test_every_step_leads_to_its_successor(env_id):
 @pytest.mark.parametrize("env_id", sorted(GOOD))
 def test_replaying_the_actions_from_the_seeds(env_id):
     entry, demos, env = builtin.manifest()[env_id], load_demonstrations(f"builtin:{env_id}"), make(env_id)
-    names = [name for name in ("gymnasium", "numpy", "mujoco") if name in entry["versions"]]
+    names = [name for name in ("gymnasium", "numpy", "mujoco", "box2d") if name in entry["versions"]]
     recorded = {name: entry["versions"][name] for name in names}
     installed = {name: importlib.metadata.version(name) for name in names}
     drift = np.zeros(len(demos))
@@ -194,7 +195,7 @@ def test_deliberately_bad_experts(env_id, name, low, high, monkeypatch):
 
 
 def test_unknown_id():
-    with pytest.raises(ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, CartPole-v1, Half"):
+    with pytest.raises(ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, BipedalWalker-v3, CartPole-v1, "):
         load_demonstrations("builtin:Pong-v9")
 
 

@@ -49,9 +49,10 @@ def from_expert(task: str, env_id: str, models: Path, n_episodes: int) -> tuple[
         shutil.copy(models / task / "curve.csv", CURVES / f"{task}.csv")
     demonstrations = collect_demonstrations(model, env_id, n_episodes, seed=ROLLOUT_SEED)
     packages = {"gymnasium", "numpy", "stable_baselines3", "torch", EXPERTS[task].trainer}
-    if "mujoco" in str(gym.spec(env_id).entry_point):
-        packages.add("mujoco")
-    versions = {name: importlib.metadata.version(name) for name in packages} | {"python": platform.python_version()}
+    packages |= {simulator for simulator in ("mujoco", "box2d") if simulator in str(gym.spec(env_id).entry_point)}
+    distributions = importlib.metadata.packages_distributions()  # sbx comes from sbx-rl
+    versions = {name: importlib.metadata.version(distributions.get(name, [name])[0]) for name in packages}
+    versions["python"] = platform.python_version()
     expert = asdict(EXPERTS[task]) | {"trained_in": task, "steps": model.num_timesteps}
     return demonstrations, {"expert": expert, "versions": versions, "seeds": [ROLLOUT_SEED + i for i in range(n_episodes)]}
 

@@ -3,8 +3,8 @@ Train the experts of the built-in demonstrations, one task at a time, on one thr
 
     nice -n 15 python benchmarks/experts/train_experts.py Walker2d-v4
 
-The trainer of a task is what reaches its target with little processor time: Stable-Baselines3, ARS from sb3-contrib, SAC from
-SBX (``pip install sbx-rl``), which the package itself never imports. The folder of a run holds ``curve.csv`` (mean of
+The trainer of a task is what reaches its target with little processor time: Stable-Baselines3, ARS from sb3-contrib, SAC and PPO
+from SBX (``pip install sbx-rl``), which the package itself never imports. The folder of a run holds ``curve.csv`` (mean of
 deterministic evaluation episodes), ``best.zip`` (with ``best.pkl``, the VecNormalize statistics), and what a later call of the
 same command goes on from: ``state.zip``, ``state.pkl``, ``replay.npz``. A run ends at its number of steps, earlier with
 ``--minutes``, or when the mean of 25 episodes has reached the target.
@@ -94,6 +94,20 @@ LUNAR_LANDER = {
     "eval_every": 50_000,
     "hyperparameters": {"n_steps": 1024, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01},
 }
+BIPEDAL_WALKER = {
+    "n_envs": 32,
+    "eval_every": 100_000,
+    "normalize": True,
+    "hyperparameters": {
+        "n_steps": 256,
+        "batch_size": 256,
+        "n_epochs": 10,
+        "gae_lambda": 0.95,
+        "gamma": 0.999,
+        "clip_range": 0.18,
+        "learning_rate": "lin_5e-4",
+    },
+}
 
 EXPERTS = {
     "CartPole-v1": Expert(
@@ -144,6 +158,8 @@ EXPERTS = {
     "HalfCheetah-v4": Expert("sbx", "SAC", 2_000_000, target=8_000, seed=11, **SBX_SAC),
     "Hopper-v4": Expert("sbx", "SAC", 2_000_000, target=3_000, seed=12, **SBX_SAC),
     "Walker2d-v4": Expert("stable_baselines3", "PPO", 4_000_000, target=4_000, seed=13, **PPO_LOCOMOTION),
+    "Ant-v4": Expert("sbx", "PPO", 4_000_000, target=4_000, seed=14, **PPO_LOCOMOTION),
+    "Humanoid-v4": Expert("sbx", "PPO", 4_000_000, target=5_000, seed=15, **PPO_LOCOMOTION),
     # ARS compares undiscounted returns of whole episodes: a gamma of 1, which this task needs
     "Swimmer-v4": Expert(
         "sb3_contrib",
@@ -154,8 +170,9 @@ EXPERTS = {
         eval_every=20_000,
         hyperparameters={"n_delta": 1, "n_top": 1, "learning_rate": 0.02, "delta_std": 0.01, "alive_bonus_offset": 0.0},
     ),
-    "LunarLander-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=200, **LUNAR_LANDER),
-    "LunarLanderContinuous-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=200, **LUNAR_LANDER),
+    "LunarLander-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=240, **LUNAR_LANDER),
+    "LunarLanderContinuous-v3": Expert("stable_baselines3", "PPO", 2_000_000, target=240, **LUNAR_LANDER),
+    "BipedalWalker-v3": Expert("sbx", "PPO", 3_000_000, target=280, seed=16, **BIPEDAL_WALKER),
 }
 
 
