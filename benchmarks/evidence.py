@@ -89,6 +89,15 @@ def save_checkpoint(model, out: Path) -> None:
     temporary.replace(out.with_suffix(".zip"))
 
 
+def keep_rows_until(step: int, out: Path) -> float:
+    """Drop the evaluations after a checkpoint, which will be made again; the seconds that training took until then."""
+    lines = out.read_text().splitlines(keepends=True)
+    rows = list(csv.DictReader(lines[2:]))
+    n_kept = sum(int(row["step"]) <= step for row in rows)
+    out.write_text("".join(lines[: 3 + n_kept]))
+    return float(rows[n_kept - 1]["seconds"]) if n_kept else 0.0
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", choices=ALGORITHMS, required=True)
@@ -150,6 +159,7 @@ def main() -> None:
         model = cls.load(checkpoint, env=environment(args), device="cpu", **data, **machine)
         if not model.offline:
             model.load_replay_buffer(args.out.with_suffix(".replay.pkl"))
+        seconds = keep_rows_until(model.num_timesteps, args.out)
     else:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         packages = ("sb3-dualqdm", "stable-baselines3", "gymnasium", "torch", "numpy")
@@ -158,7 +168,8 @@ def main() -> None:
             file.write(f"# python {shlex.join(sys.argv)}\n# {versions}\n")
             csv.DictWriter(file, FIELDS).writeheader()
         model = cls("MlpPolicy", environment(args), seed=args.seed, device="cpu", **data, **kwargs)
-    callback = EvaluateAndSave(args, facts, time.time())
+        seconds = 0.0
+    callback = EvaluateAndSave(args, facts, time.time() - seconds)
     model.learn(args.steps - model.num_timesteps, callback=callback, log_interval=100, reset_num_timesteps=False)
     if args.save_every:
         checkpoint.unlink(missing_ok=True)

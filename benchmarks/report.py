@@ -23,6 +23,7 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from sb3_dualqdm.benchmark.analysis import steps_of
 from sb3_dualqdm.benchmark.suites import label
 from sb3_dualqdm.demonstrations.builtin import manifest, random_return
 
@@ -49,7 +50,7 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     last = runs.sort_values("step").groupby(["env", "variant", "seed"]).tail(1)
     groups = last.groupby(["env", "variant"])
     table = groups.agg(
-        steps=("step", "max"),
+        steps=("step", steps_of),
         seeds=("seed", "count"),
         mean=("mean", "mean"),
         worst_seed=("mean", "min"),
@@ -67,7 +68,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     ]
     for row in table.itertuples():
         lines.append(
-            f"| {row.env} | {row.variant} | {row.steps:,} | {row.seeds} | {row.mean:.1f} "
+            f"| {row.env} | {row.variant} | {row.steps} | {row.seeds} | {row.mean:.1f} "
             f"| {row.worst_seed:.1f} to {row.best_seed:.1f} | {row.expert:.1f} | {row.demonstrations} |"
         )
     return "\n".join(lines) + "\n"
@@ -113,11 +114,15 @@ def plot(runs: pd.DataFrame, env: str, path: Path) -> None:
 def plot_experts(folder: Path, path: Path) -> None:
     """Evaluations of the experts along their training, with what they were trained to reach."""
     curves = {file.stem: pd.read_csv(file) for file in sorted(folder.glob("*.csv"))}
-    figure, grid = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.2), layout="constrained", squeeze=False)
-    for (env, curve), axis in zip(curves.items(), grid[0]):
+    rows = -(-len(curves) // 4)
+    figure, grid = plt.subplots(rows, 4, figsize=(16.8, 3.2 * rows), layout="constrained", squeeze=False)
+    for axis in grid.flat[len(curves) :]:
+        axis.remove()
+    for (env, curve), axis in zip(curves.items(), grid.flat):
         axis.errorbar(curve.steps, curve["mean"], curve["std"], marker=".", elinewidth=0.8, capsize=2)
         axis.axhline(manifest()[env]["expert"]["target"], color="black", linestyle="--", linewidth=1, label="target")
         axis.set(title=env, xlabel="steps", ylabel="return")
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
         axis.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
         axis.legend(frameon=False, fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)

@@ -394,10 +394,10 @@ def test_shorter_runs_do_not_count_as_finished(tmp_path, capsys):
     assert "2 runs, 0 finished, 2 to make" in capsys.readouterr().out
     assert cli.main(["plot", *words]) == 0
     assert cli.main(["aggregate", *words]) == 0
-    assert "0 of 2 runs are finished, 2 of fewer steps are not counted." in capsys.readouterr().out
+    assert "0 of 2 runs are finished, 2 more stopped after fewer steps." in capsys.readouterr().out
     table = analysis.returns_table(analysis.evaluations(records), wanted)
     assert table.loc["Dual Q-DM", "CartPole-v1"] == "10.0 (10.0 to 10.0), after 300 of 2,000 steps"
-    assert analysis.report(records, wanted, {}).startswith("0 of 2 runs are finished, 2 of fewer steps are not counted.")
+    assert analysis.report(records, wanted, {}).startswith("0 of 2 runs are finished, 2 more stopped after fewer steps.")
     assert analysis.report(records, made, {}).startswith("2 of 2 runs are finished.")
 
 
@@ -419,7 +419,7 @@ def test_statistics_of_an_unfinished_suite(tmp_path):
     assert row.low < row.probability < row.high
     profile, interval = analysis.performance_profiles(final, np.array([0.4]))["Dual Q-DM"]
     assert profile == pytest.approx([2 / 3]) and np.isnan(interval).all()
-    assert "| Dual Q-DM | 0.50 | missing | missing | 1 |" in analysis.report(records, [RUN], {})
+    assert "| Dual Q-DM | 0.50 | one seed | one seed | 1 |" in analysis.report(records, [RUN], {})
     assert figures.aggregates(analysis.evaluations(records), tmp_path / "figure.png").stat().st_size > 10_000
 
 
@@ -432,6 +432,21 @@ def test_efficiency_curve_interpolates():
     curve = analysis.efficiency_curves(analysis.evaluations([first, second]), points=3)["Dual Q-DM"]
     assert curve.step.tolist() == [0, 50, 100]  # as far as both runs go
     assert curve.iqm.tolist() == pytest.approx([0.0, (0.5 + 0.25) / 2, (1 + 0.5) / 2])
+    for evaluation in second["evaluations"]:
+        evaluation["step"] += 150
+    assert not analysis.efficiency_curves(analysis.evaluations([first, second]))  # nothing is known of both at any step
+
+
+@needs_rliable
+def test_statistics_say_after_how_many_steps():
+    records = [record(dataclasses.replace(RUN, seed=seed)) for seed in (0, 1)] + [
+        record(dataclasses.replace(RUN, method="bc"))
+    ]
+    for entry, step in zip(records, (1000, 3000, 2000)):
+        entry["evaluations"] = [{"step": step, "seconds": 0, "returns": [100.0]}]
+    final = analysis.last(analysis.evaluations(records))
+    assert analysis.interquartile_means(final).steps.to_dict() == {"Dual Q-DM": "1,000 to 3,000", "BC": "2,000"}
+    assert analysis.improvement_probabilities(final).steps.tolist() == ["1,000 to 3,000"]
 
 
 @needs_rliable

@@ -195,7 +195,9 @@ def test_deliberately_bad_experts(env_id, name, low, high, monkeypatch):
 
 
 def test_unknown_id():
-    with pytest.raises(ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, BipedalWalker-v3, CartPole-v1, "):
+    with pytest.raises(
+        ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, BipedalWalker-v3, CartPole-v1, "
+    ):
         load_demonstrations("builtin:Pong-v9")
 
 

@@ -26,6 +26,9 @@ def test_a_table_has_the_last_evaluations(tmp_path):
     summary = report["summarise"](report["read_runs"](tmp_path))
     line = report["to_markdown"](summary).splitlines()[2]
     assert line == "| Task-v0 | bc | 2,000 | 2 | 15.0 | 10.0 to 20.0 | 99.0 | 0 |"
+    (tmp_path / "Task-v0_bc_s1.csv").write_text("# command\n" + header + "bc,Task-v0,1,100,500,0,0,0,10,99,0,1\n")
+    summary = report["summarise"](report["read_runs"](tmp_path))
+    assert "| 100 to 2,000 | 2 | 255.0 |" in report["to_markdown"](summary)  # a seed that stopped early is seen
 
 
 def test_what_was_not_run_is_called_missing():

@@ -3,8 +3,8 @@ Train the experts of the built-in demonstrations, one task at a time, on one thr
 
     nice -n 15 python benchmarks/experts/train_experts.py Walker2d-v4
 
-The trainer of a task is what reaches its target with little processor time: Stable-Baselines3, ARS from sb3-contrib, SAC and PPO
-from SBX (``pip install sbx-rl``), which the package itself never imports. The folder of a run holds ``curve.csv`` (mean of
+The trainer of a task is what reaches its target with little processor time: Stable-Baselines3, ARS from sb3-contrib, SAC or
+PPO from SBX (``pip install sbx-rl``), which the package itself never imports. The folder of a run holds ``curve.csv`` (mean of
 deterministic evaluation episodes), ``best.zip`` (with ``best.pkl``, the VecNormalize statistics), and what a later call of the
 same command goes on from: ``state.zip``, ``state.pkl``, ``replay.npz``. A run ends at its number of steps, earlier with
 ``--minutes``, or when the mean of 25 episodes has reached the target.

@@ -113,6 +113,15 @@ def _describe(returns: np.ndarray, wanted: int) -> str:
     return text if len(returns) >= wanted else f"{text}, {wanted - len(returns)} of {wanted} seeds {MISSING}"
 
 
+def steps_of(steps: pd.Series) -> str:
+    """
+    How long runs are: a number, or the shortest and the longest.
+
+    :param steps: a value for each run.
+    """
+    return " to ".join(f"{value:,}" for value in sorted({steps.min(), steps.max()}))
+
+
 def score_matrices(final: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
     """
     Normalised scores as rliable takes them.
@@ -164,14 +173,15 @@ def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
     :param final: last evaluations.
     :param seed: seed of the bootstrap.
-    :return: a row for each method: iqm, low, high (NaN from one seed), seeds, tasks.
+    :return: a row for each method: iqm, low, high (NaN from one seed), seeds, tasks, steps of the runs.
     """
     _, metrics = _rliable()
     rows = {}
     for method, (tasks, scores) in score_matrices(final).items():
         iqm, low, high = _interval(scores, lambda matrix: np.array([metrics.aggregate_iqm(matrix)]), seed)
         rows[method] = {"iqm": iqm, "low": low, "high": high, "seeds": len(scores), "tasks": ", ".join(tasks)}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["iqm", "low", "high", "seeds", "tasks"])
+        rows[method]["steps"] = steps_of(final.step[final.method == method])
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["iqm", "low", "high", "seeds", "tasks", "steps"])
 
 
 def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
@@ -180,7 +190,7 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
 
     :param final: last evaluations; the first method is the one whose row comes first.
     :param seed: seed of the bootstrap.
-    :return: a row for each other method: probability, low, high (NaN if a method has one seed), tasks.
+    :return: a row for each other method: probability, low, high (NaN if a method has one seed), tasks, steps of the runs.
     """
     _, metrics = _rliable()
     scored = final.dropna(subset=["score"])
@@ -191,11 +201,13 @@ def improvement_probabilities(final: pd.DataFrame, seed: int = 0) -> pd.DataFram
         common = sorted(set(scored.task[scored.method == first]) & set(scored.task[scored.method == other]))
         if not common:
             continue
-        matrices = score_matrices(scored[scored.task.isin(common)])  # seeds are counted over the common tasks only
+        compared = scored[scored.task.isin(common) & scored.method.isin([first, other])]
+        matrices = score_matrices(compared)  # seeds are counted over the common tasks only
         pair = tuple(matrices[name][1] for name in (first, other))
         value, low, high = _interval(pair, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), seed)
-        rows[f"{first} > {other}"] = {"probability": value, "low": low, "high": high, "tasks": ", ".join(common)}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks"])
+        facts = {"tasks": ", ".join(common), "steps": steps_of(compared.step)}
+        rows[f"{first} > {other}"] = {"probability": value, "low": low, "high": high, **facts}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["probability", "low", "high", "tasks", "steps"])
 
 
 def performance_profiles(
@@ -225,15 +237,18 @@ def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> d
     :param frame: see :func:`evaluations`.
     :param points: steps at which the scores are compared.
     :param seed: seed of the bootstrap.
-    :return: for each method a frame with step, iqm, low, high, over the steps that all of its runs have.
+    :return: for each method a frame with step, iqm, low, high, over the steps that all of its runs have; methods whose runs
+        have no steps in common are left out.
     """
     curves = {}
     for method, group in frame.dropna(subset=["score"]).groupby("method", sort=False):
         runs = [run.sort_values("step") for _, run in group.groupby(["task", "seed"])]
-        steps = np.linspace(max(run.step.min() for run in runs), min(run.step.max() for run in runs), points)
+        start, end = max(run.step.min() for run in runs), min(run.step.max() for run in runs)
+        if start > end:
+            continue
         rows = []
-        for step in np.unique(steps):
-            facts = [{"task": run.task.iloc[0], "seed": run.seed.iloc[0]} for run in runs]
+        for step in np.unique(np.linspace(start, end, points)):
+            facts = [{"task": run.task.iloc[0], "seed": run.seed.iloc[0], "step": step} for run in runs]
             scores = [np.interp(step, run.step, run.score) for run in runs]
             final = pd.DataFrame(facts).assign(method=method, score=scores)
             rows.append({"step": step, **interquartile_means(final, seed).loc[method, ["iqm", "low", "high"]]})
@@ -241,18 +256,17 @@ def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> d
     return curves
 
 
-def markdown(table: pd.DataFrame, digits: int = 2) -> str:
+def markdown(table: pd.DataFrame) -> str:
     """
-    A table in Markdown, its index as the first column; NaN is shown as missing.
+    A table in Markdown, its index as the first column; an end of an interval that is NaN comes from one seed.
 
     :param table: the table.
-    :param digits: digits after the point of floats.
     """
 
     def text(value: Any) -> str:
         if not isinstance(value, float):
             return str(value)
-        return MISSING if np.isnan(value) else f"{value:.{digits}f}"
+        return "one seed" if np.isnan(value) else f"{value:.2f}"
 
     lines = [[table.index.name or "", *map(str, table.columns)], ["---"] * (len(table.columns) + 1)]
     lines += [[str(name), *map(text, row)] for name, row in zip(table.index, table.itertuples(index=False, name=None))]
@@ -270,7 +284,7 @@ def report(records: list[dict[str, Any]], runs: list[Run], obstacles: dict[str, 
     frame = evaluations(records)
     done = {Run(**record["run"]).name: record["run"]["steps"] for record in records}
     n_short = sum(done.get(run.name, run.steps) < run.steps for run in runs)
-    short = f", {n_short} of fewer steps are not counted" if n_short else ""
+    short = f", {n_short} more stopped after fewer steps" if n_short else ""
     n_done = sum(run.name in done for run in runs) - n_short
     parts = [
         f"{n_done} of {len(runs)} runs are finished{short}. Returns of the last evaluation, mean (lowest to highest seed):\n",
@@ -281,10 +295,7 @@ def report(records: list[dict[str, Any]], runs: list[Run], obstacles: dict[str, 
         parts.append(
             f"Normalised scores (0 random actions, 1 expert), 95 % intervals of {RESAMPLES} stratified bootstrap samples:\n"
         )
-        parts.append(markdown(interquartile_means(final)))
-        improvement = improvement_probabilities(final)
-        if len(improvement):
-            parts.append(markdown(improvement))
+        parts += [markdown(table) for table in (interquartile_means(final), improvement_probabilities(final)) if len(table)]
     parts += [
         f"- not possible here ({reason}): {len(names)} runs, the first is {names[0]}\n" for reason, names in obstacles.items()
     ]
