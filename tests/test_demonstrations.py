@@ -238,8 +238,11 @@ def test_selection_is_the_same_as_loading_fewer(lengths, random):
     items = [trajectory(i, length) for i, length in enumerate(lengths)]
     chosen = random.sample(range(len(items)), random.randint(1, len(items)))
     selected = load_demonstrations(items, n_demonstrations=chosen)
-    assert_same(selected, load_demonstrations([items[i] for i in chosen]), but=("source", "spec", "sha256", "episode_indices"))
+    of_a_part = ("source", "spec", "sha256", "episode_indices", "notes")
+    assert_same(selected, load_demonstrations([items[i] for i in chosen]), but=of_a_part)
     assert selected.episode_indices.tolist() == chosen
+    everything = chosen == list(range(len(items)))
+    assert selected.notes == (() if everything else (f"{len(chosen)} of {len(items)} episodes selected",))
 
 
 def test_to_imitation_round_trip():

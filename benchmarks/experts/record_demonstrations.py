@@ -126,7 +126,7 @@ def write(env_id: str, demonstrations: Demonstrations, facts: dict[str, Any], ch
     env = gym.make(env_id)
     subset = demonstrations.select(chosen).validate(env.observation_space, env.action_space)
     # what tells copies apart is left out of the file, so that equal data have equal hashes
-    subset = subset._replace(source="built-in", episode_indices=np.arange(len(chosen)), spec=None, sha256=None)
+    subset = subset._replace(source="built-in", episode_indices=np.arange(len(chosen)), spec=None, sha256=None, notes=())
     path = subset.save(DATA / f"{env_id}.npz")
     manifest_path = DATA / "manifest.json"
     manifest = json.loads(manifest_path.read_text()) if manifest_path.exists() else {}

@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 from sb3_dualqdm.acceleration import ACCELERATIONS
 from sb3_dualqdm.benchmark import runs as running
@@ -125,18 +126,27 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit(f"error: {error}") from None
     if not records:
         raise SystemExit(f"error: {folder} has no finished run of what was asked for: make some with the command run.")
+    try:
+        _show(args, runs, records, folder)
+    except ImportError as error:  # rliable is an extra
+        raise SystemExit(f"error: {error}") from None
+    return 0
+
+
+def _show(args: argparse.Namespace, runs: list[Run], records: list[dict[str, Any]], folder: Path) -> None:
+    """The commands aggregate and plot."""
+    from sb3_dualqdm.benchmark import analysis, figures
+
     if args.command == "aggregate":
+        done = {Run(**record["run"]).name for record in records}
         _, obstacles = _possible([run for run in runs if run.name not in done])
         text = analysis.report(records, runs, obstacles)
         (folder / "summary.md").write_text(text)
         analysis.last(analysis.evaluations(records)).round(4).to_csv(folder / "summary.csv", index=False)
         print(text)
     else:
-        from sb3_dualqdm.benchmark import figures
-
         for path in figures.plot(args.suite, analysis.evaluations(records), folder):
             print(path)
-    return 0
 
 
 if __name__ == "__main__":

@@ -236,7 +236,8 @@ class Demonstrations:
         else:
             rows = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts)])
         per_episode = {name: value[indices] for name in _PER_EPISODE if (value := getattr(self, name)) is not None}
-        return self._rows(rows, **per_episode, episode=np.repeat(np.arange(len(indices)), counts))
+        notes = (*self.notes, f"{len(indices)} of {self.n_episodes} episodes selected")
+        return self._rows(rows, **per_episode, episode=np.repeat(np.arange(len(indices)), counts), notes=notes)
 
     def subsample(self, k: int, keep_terminal: bool = False) -> Demonstrations:
         """
