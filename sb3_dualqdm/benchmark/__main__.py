@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace, runs: list[Run], folder: Path) -> int:
     print(f"{args.suite}: {len(runs)} runs, {len(runs) - len(missing)} finished, {len(possible)} to make, in {folder}")
     for reason, names in obstacles.items():
         print(f"not possible here ({reason}): {len(names)} runs, the first is {names[0]}")
-    print(f"about {hours:.1f} CPU hours, {hours / max(1, args.at_once):.1f} hours with {args.at_once} at a time", flush=True)
+    print(f"about {_duration(hours)} of CPU time, {_duration(hours / args.at_once)} with {args.at_once} at a time", flush=True)
     if args.dry_run:
         for run in possible:
             print(f"  {run.name}: {run.steps:,} steps")
@@ -131,6 +131,10 @@ def main(argv: list[str] | None = None) -> int:
     except ImportError as error:  # rliable is an extra
         raise SystemExit(f"error: {error}") from None
     return 0
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
 
 
 def _show(args: argparse.Namespace, runs: list[Run], records: list[dict[str, Any]], folder: Path) -> None:
