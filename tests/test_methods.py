@@ -963,13 +963,18 @@ def test_rize_critic_alone(demos, tmp_path):
     assert th.equal(type(critic).load(tmp_path / "critic.pkl").q_values(obs, actions), critic.q_values(obs, actions))
 
 
-def test_rize_value_takes_the_smaller_quantiles(demos):
+def test_rize_value_takes_the_smaller_quantiles(demos, monkeypatch):
+    """Of quantiles (0, 4) and (3, 0), with shares 1/4 and 3/4, the smaller ones are 0 and the means 3 and 3/4."""
     model = build("rize", demos)
-    obs = th.randn(4, 3)
-    draw = model.policy.draw(obs, th.randn(1, 4, 1))
-    z, share = model.critic.quantiles(obs, draw.actions[0])
-    expected = (share * th.minimum(z[0], z[1])).sum(dim=-1) - 0.2 * draw.log_prob[0]
+    z, share = th.tensor([[[0.0, 4.0]], [[3.0, 0.0]]]), th.tensor([0.25, 0.75])
+    monkeypatch.setattr(model.critic, "quantiles", lambda obs, actions: (z + actions, share.expand(len(actions), 2)))
+    obs, actions = th.randn(4, 3), th.rand(4, 1)
+    draw = model.policy.draw(obs, th.randn(2, 4, 1))
+    expected = (draw.actions.squeeze(-1) - 0.2 * draw.log_prob).mean(dim=0)
+    q, v = model.policy.q_and_value(obs, actions, draw, 0.2)
+    th.testing.assert_close(v, expected)
     th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.2), expected)
+    th.testing.assert_close(q, th.stack([actions[:, 0] + 3, actions[:, 0] + 0.75]))
 
 
 def test_rize_levels_follow_the_implicit_rewards(demos):

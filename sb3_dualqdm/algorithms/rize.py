@@ -112,6 +112,8 @@ class QuantilePolicy(SoftActorCriticPolicy):
     :param n_quantiles: see :class:`QuantileSoftQ`
     """
 
+    critic: QuantileSoftQ
+
     def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
         self.n_quantiles = n_quantiles
         super().__init__(*args, **kwargs)
@@ -126,7 +128,19 @@ class QuantilePolicy(SoftActorCriticPolicy):
     def value(self, critic: Any, obs: Any, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
         """Soft value by the smaller of the critics' quantiles, shape ``(N,)``."""
         actions, log_prob = draw.detach()
-        z, share = critic.quantiles(obs, actions.flatten(0, 1))
+        return self._soft_value(*critic.quantiles(obs, actions.flatten(0, 1)), log_prob, ent_coef)
+
+    def q_and_value(
+        self, obs: Any, actions: th.Tensor, draw: Draw, ent_coef: th.Tensor | float
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Online Q(s, a), shape ``(C, N)``, and V(s) as :meth:`value` has it, by one pass through the critics."""
+        policy_actions, log_prob = draw.detach()
+        z, share = self.critic.quantiles(obs, th.cat([actions, policy_actions.flatten(0, 1)]))
+        n = len(actions)
+        return (share * z).sum(dim=-1)[:, :n], self._soft_value(z[:, n:], share[n:], log_prob, ent_coef)
+
+    @staticmethod
+    def _soft_value(z: th.Tensor, share: th.Tensor, log_prob: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
         q = (share * z.amin(dim=0)).sum(dim=-1)
         return sampled_soft_value(q.view_as(log_prob), log_prob, ent_coef).mean(dim=0)
 
