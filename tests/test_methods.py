@@ -53,7 +53,12 @@ METHODS = {
     "rize": (RIZE, {"policy_kwargs": {"net_arch": [16], "n_quantiles": 5}}),
     "rize_v0": (
         RIZE,
-        {"policy_kwargs": {"net_arch": [16]}, "value_mode": "v0", "policy_level_learning_rate": 1e-3, "target_init": "copy"},
+        {
+            "policy_kwargs": {"net_arch": [16]},
+            "value_mode": "v0_expert",
+            "policy_level_learning_rate": 1e-3,
+            "target_init": "copy",
+        },
     ),
 }
 ON_DISCRETE = {"sqil", "ls_iq", "dac", "dac_zero", "hype"}
@@ -931,7 +936,7 @@ def test_rize_loss():
     loss = objectives.rize_loss(rows, weights, "value", 0.99, 0.1, expert, policy)
     assert loss.item() == pytest.approx(-4 + 2.5 + 0.1 * (36 + 16))
     # V of the expert's row
-    loss = objectives.rize_loss(rows, weights, "v0", 0.99, 0.1, expert, policy)
+    loss = objectives.rize_loss(rows, weights, "v0_expert", 0.99, 0.1, expert, policy)
     assert loss.item() == pytest.approx(-4 + 0.01 * 2 + 0.1 * (36 + 16), rel=1e-5)
 
 

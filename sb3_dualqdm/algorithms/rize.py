@@ -15,13 +15,13 @@ from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.arguments import check_choice, check_number
 from sb3_dualqdm.algorithms.base import own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
-from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
+from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, Choice
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights, sampled_soft_value
 from sb3_dualqdm.policies import CnnPolicy, ContinuousSoftQ, Draw, MultiInputPolicy, SoftActorCriticPolicy
 
 N_COSINES = 64
-VALUE_MODES = ("value", "v0")
+VALUE_MODES = ("value", "v0_expert")
 TARGET_INITS = ("random", "copy")
 
 
@@ -169,7 +169,7 @@ class RIZE(SoftActorCritic):
     In the authors' code targets begin at random and only follow by Polyak steps (``target_init="random"``, default).
 
     :param args: see :class:`ImitationAlgorithm`; ``objective`` must be left out, ``value_mode`` is ``"value"`` (Q of the
-        batch's own actions on all rows) or ``"v0"`` (V of the policy on expert rows)
+        batch's own actions on all rows) or ``"v0_expert"`` (V of the policy on expert rows)
     :param regularization: weight of the squared distance to the levels, default 0.1
     :param expert_level: initial level of expert rows, default 10
     :param policy_level: initial level of replay rows, default 5
@@ -188,7 +188,7 @@ class RIZE(SoftActorCritic):
     supports_discrete = False
     offline_support = "extra_transitions"
     policy_rows = "replay"
-    search_space = SoftActorCritic.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
+    search_space = SoftActorCritic.search_space | {"value_mode": Choice([*VALUE_MODES])} | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(
