@@ -1,6 +1,7 @@
 """The other methods of the paper's comparison: objectives against numbers by hand, and each class through one life."""
 
 import inspect
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -504,9 +505,11 @@ def test_indicator_of_the_absorbing_state(demos):
     assert th.equal(inputs, th.cat([obs, actions, th.zeros(5, 1)], dim=1))
     point = th.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
     discriminator.eval()
-    values = discriminator.with_absorbing(discriminator(obs, actions))
+    batch = SimpleNamespace(obs=obs, actions=actions)
+    values = discriminator.of_batch(batch, "absorbing")
     assert values[5:].tolist() == pytest.approx([discriminator.head(point).item()] * 5)
     th.testing.assert_close(values[:5], discriminator.head(inputs).squeeze(-1))
+    assert th.equal(discriminator.of_batch(batch, "zero"), values[:5])
 
 
 def test_one_hot_inputs_of_discrete_actions(demos):
@@ -537,7 +540,7 @@ def test_absorbing_rows_teach_the_discriminator(demos):
     """With the first rows terminated, the absorbing point counts once for the expert and once for replay."""
     model = build("dac", demos, gradient_penalty=0.0).learn(10)
     batch = absorbing_batch(model)
-    logits = model._logits(batch).detach()
+    logits = model.networks["discriminator"].of_batch(batch, "absorbing").detach()
     model.networks["discriminator"].train()
     loss = model._discriminator_step(batch)["discriminator_loss"].item()
     softplus = th.nn.functional.softplus
@@ -754,7 +757,7 @@ def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
     model._current_progress_remaining = 1.0
     with th.no_grad():
         rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
-        implicit, learned = (rows.q - rows.y)[:, :8], -model._costs(batch)
+        implicit, learned = (rows.q - rows.y)[:, :8], -model.networks["cost"](batch.obs, batch.actions)
     statistics = model._update(batch)
     # six replay rows, then two expert rows
     assert statistics["learned_reward_replay"].item() == pytest.approx(learned[:6].mean().item(), rel=1e-5)
