@@ -128,7 +128,8 @@ class QuantilePolicy(SoftActorCriticPolicy):
     def value(self, critic: Any, obs: Any, draw: Draw, ent_coef: th.Tensor | float) -> th.Tensor:
         """Soft value by the smaller of the critics' quantiles, shape ``(N,)``."""
         actions, log_prob = draw.detach()
-        return self._soft_value(*critic.quantiles(obs, actions.flatten(0, 1)), log_prob, ent_coef)
+        z, share = critic.quantiles(obs, actions.flatten(0, 1))
+        return self._soft_value(z, share, log_prob, ent_coef)
 
     def q_and_value(
         self, obs: Any, actions: th.Tensor, draw: Draw, ent_coef: th.Tensor | float
