@@ -111,7 +111,11 @@ class StateActionNetwork(_FeatureNetwork):
 
     def forward(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """Values of states and actions, shape ``(N,)``."""
-        return self.head(self.inputs(obs, actions)).squeeze(-1)
+        return self.of_inputs(self.inputs(obs, actions))
+
+    def of_inputs(self, inputs: th.Tensor) -> th.Tensor:
+        """Values of what :meth:`inputs` returns, or of points between, shape ``(N,)``."""
+        return self.head(inputs).squeeze(-1)
 
     def absorbing(self) -> th.Tensor:
         """Value of the absorbing state, where no action matters, shape ``()``."""
@@ -120,6 +124,12 @@ class StateActionNetwork(_FeatureNetwork):
         point[:, size:] = 1
         return self.head(point).squeeze()
 
-    def with_absorbing(self, values: th.Tensor) -> th.Tensor:
-        """Values of N rows and of the N absorbing rows that follow them in a batch, shape ``(2 N,)``."""
-        return th.cat([values, self.absorbing().expand_as(values)])
+    def of_batch(self, batch: Any, terminal_value: str) -> th.Tensor:
+        """
+        Values of a batch's N rows, and with ``terminal_value="absorbing"`` of the N absorbing rows that follow them.
+
+        :param batch: has ``obs`` and ``actions``
+        :param terminal_value: see the constructor of the algorithms
+        """
+        values = self(batch.obs, batch.actions)
+        return th.cat([values, self.absorbing().expand_as(values)]) if terminal_value == "absorbing" else values

@@ -385,7 +385,7 @@ def rize_loss(
     """
     RIZE: IQ-Learn (TV) whose value term is Q of the batch's own actions, and squares that draw implicit rewards to levels.
 
-    :param mode: ``"value"``: ``E_mix[Q(s, a) - gamma V(s')]``; ``"v0"``: ``(1 - gamma) E_expert[V(s)]``
+    :param mode: ``"value"``: ``E_mix[Q(s, a) - gamma V(s')]``; ``"v0_expert"``: see :func:`value_term`
     :param coefficient: weight of the squares
     :param expert_level: without gradient, shape ``()``
     :param policy_level: likewise
@@ -394,7 +394,7 @@ def rize_loss(
     if mode == "value":
         value = (weights.value * r).sum(dim=-1).mean()
     else:
-        value = (1 - gamma) * (weights.expert * rows.v).sum()
+        value = value_term(rows, weights, mode, gamma)
     squares = squared_reward(r - expert_level, weights.expert) + squared_reward(r - policy_level, weights.replay)
     return expert_term(r, weights) + value + coefficient * squares
 

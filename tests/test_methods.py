@@ -1,6 +1,7 @@
 """The other methods of the paper's comparison: objectives against numbers by hand, and each class through one life."""
 
 import inspect
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -53,7 +54,12 @@ METHODS = {
     "rize": (RIZE, {"policy_kwargs": {"net_arch": [16], "n_quantiles": 5}}),
     "rize_v0": (
         RIZE,
-        {"policy_kwargs": {"net_arch": [16]}, "value_mode": "v0", "policy_level_learning_rate": 1e-3, "target_init": "copy"},
+        {
+            "policy_kwargs": {"net_arch": [16]},
+            "value_mode": "v0_expert",
+            "policy_level_learning_rate": 1e-3,
+            "target_init": "copy",
+        },
     ),
 }
 ON_DISCRETE = {"sqil", "ls_iq", "dac", "dac_zero", "hype"}
@@ -82,6 +88,22 @@ def two_rows(q, v, y):
     weights = RowWeights(th.tensor([0.0, 1.0]), half, half, half, th.tensor([1.0, 0.0]))
     y = th.tensor(y)
     return Rows(th.tensor([q]), th.tensor(v), y, y), weights
+
+
+def freeze(*optimizers):
+    """Steps leave the parameters as they are, with the gradients beside them."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+
+
+def assert_gradients(network, loss):
+    """What a step has left as gradients is the gradient of a loss."""
+    parameters = [parameter for parameter in network.parameters() if parameter.grad is not None]
+    expected = th.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    assert any((gradient != 0).any() for gradient in expected)
+    for parameter, gradient in zip(parameters, expected):
+        th.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-5)
 
 
 # --- each class through one life --------------------------------------------------------------------------------------------
@@ -406,6 +428,37 @@ def test_ls_iq_h_learns_the_discounted_entropy(demos):
     assert not th.equal(h.head[0].weight, h_target.head[0].weight)
 
 
+@pytest.mark.parametrize("charged_state", ["current", "next"])
+def test_ls_iq_hc_learns_the_charge_of_the_reward_too(charged_state, demos):
+    """One update's loss, with c r^2 of the target network's implicit reward written out."""
+    options = {"ent_coef": 0.3, "expert_entropy": "unclipped", "charged_state": charged_state}
+    model = build("ls_iq_hc", demos, **options).learn(10)
+    batch = model._sample_batch(8)
+    h, h_target = model.networks["h"], model.networks["h_target"]
+    with th.no_grad():
+        model.critic_target.q_networks[0][-1].weight.mul_(5.0)
+        draw = model.policy.draw(batch.next_obs, batch.noise.next_obs)
+        following = h_target(batch.next_obs, draw.actions[0]) - 0.3 * draw.log_prob[0]
+        obs, actions = batch.next_obs, draw.actions[0]
+        if charged_state == "current":
+            obs, actions = batch.obs, model.policy.draw(batch.obs, batch.noise.obs).actions[0]
+        v = model.critic_target.q_values(obs, actions)[0]
+        r = model.critic_target.q_values(batch.obs, batch.actions)[0] - 0.99 * v
+        charge = 0.5 * r.clamp(-2, 2).square()
+        expected = th.nn.functional.huber_loss(h(batch.obs, batch.actions), 0.99 * following + charge)
+    assert charge.max() > 0.1
+    assert model._entropy_step(batch).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("tau, entropy_tau, expected", [(1.0, None, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 1.0)])
+def test_ls_iq_entropy_tau_is_that_of_the_entropy_networks_target(tau, entropy_tau, expected, demos):
+    model = build("ls_iq_h", demos, tau=tau, entropy_tau=entropy_tau)
+    h, h_target = (model.networks[name].head[0].weight for name in ("h", "h_target"))
+    begin = h_target.clone()
+    model.learn(10)
+    assert not th.equal(h, begin) and th.equal(h_target, h if expected == 1.0 else begin)
+
+
 def test_ls_iq_h_keeps_the_entropy_out_of_q(demos):
     model = build("ls_iq_h", demos, ent_coef=0.3).learn(10)
     batch = model._sample_batch(8)
@@ -492,6 +545,44 @@ def test_gradient_penalty_is_taken_between_the_rows():
     assert penalty.item() == pytest.approx(25.0)
 
 
+@pytest.mark.parametrize("name, centre", [("dac_zero", 0.0), ("hype", 0.4), ("value_dice", 1.0)])
+def test_gradient_penalty_is_part_of_the_step(name, centre, demos):
+    """The step's gradient with a weight of 2 is that without the penalty, and twice the penalty's between the rows."""
+    halves = {"expert_fraction": 0.5, "cost_batch_size": 4} if name == "hype" else {}
+    model = build(name, demos, terminal_value="zero", **halves).learn(10)
+    batch = model._sample_batch(8)
+    n = len(batch.actions) // 2
+    inputs = [(batch.obs, batch.actions)]
+    if name == "value_dice":
+        nu, step = model.critic.q_networks[0], model._update
+        inputs.append((batch.next_obs, model.policy.draw(batch.next_obs, batch.noise.next_obs).actions[0].detach()))
+        freeze(model.critic.optimizer, model.actor.optimizer)
+    else:
+        f = model.networks["discriminator" if name == "dac_zero" else "cost"]
+        nu, step = f.head, model._discriminator_step if name == "dac_zero" else model._cost_step
+        model.cost_learning_rate = 0.0
+        freeze(f.optimizer)
+    weights = [layer.weight for layer in nu if isinstance(layer, th.nn.Linear)]
+
+    def gradients(weight):
+        model.gradient_penalty = weight
+        step(batch)
+        return [parameter.grad.clone() for parameter in weights]
+
+    penalty = 0.0
+    for obs, actions in inputs:
+        rows = th.cat([obs, actions], dim=1)
+        rows = rows if name == "value_dice" else th.cat([rows, th.zeros(2 * n, 1)], dim=1)
+        mix = batch.noise.uniform[:n]
+        points = (mix * rows[n:] + (1 - mix) * rows[:n]).requires_grad_(True)
+        (slope,) = th.autograd.grad(nu(points).sum(), points, create_graph=True)
+        penalty = penalty + (slope.norm(dim=1) - centre).square().mean() / len(inputs)
+    expected = th.autograd.grad(2 * penalty, weights)
+    for with_penalty, without, gradient in zip(gradients(2.0), gradients(0.0), expected):
+        assert gradient.abs().max() > 1e-3
+        th.testing.assert_close(with_penalty - without, gradient, rtol=1e-3, atol=1e-5)
+
+
 def test_indicator_of_the_absorbing_state(demos):
     discriminator = build("dac", demos).networks["discriminator"]
     obs, actions = th.randn(5, 3), th.rand(5, 1)
@@ -499,9 +590,11 @@ def test_indicator_of_the_absorbing_state(demos):
     assert th.equal(inputs, th.cat([obs, actions, th.zeros(5, 1)], dim=1))
     point = th.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])
     discriminator.eval()
-    values = discriminator.with_absorbing(discriminator(obs, actions))
+    batch = SimpleNamespace(obs=obs, actions=actions)
+    values = discriminator.of_batch(batch, "absorbing")
     assert values[5:].tolist() == pytest.approx([discriminator.head(point).item()] * 5)
     th.testing.assert_close(values[:5], discriminator.head(inputs).squeeze(-1))
+    assert th.equal(discriminator.of_batch(batch, "zero"), values[:5])
 
 
 def test_one_hot_inputs_of_discrete_actions(demos):
@@ -532,13 +625,29 @@ def test_absorbing_rows_teach_the_discriminator(demos):
     """With the first rows terminated, the absorbing point counts once for the expert and once for replay."""
     model = build("dac", demos, gradient_penalty=0.0).learn(10)
     batch = absorbing_batch(model)
-    logits = model._logits(batch).detach()
+    logits = model.networks["discriminator"].of_batch(batch, "absorbing").detach()
     model.networks["discriminator"].train()
     loss = model._discriminator_step(batch)["discriminator_loss"].item()
     softplus = th.nn.functional.softplus
     rows = softplus(-logits[8:16]).mean() + softplus(logits[:8]).mean()
     point = (softplus(-logits[16]) + softplus(logits[16])) / 8
     assert loss == pytest.approx((rows + point).item(), rel=0.02)  # the spectral norm is estimated anew
+
+
+def test_dac_estimates_spectral_norms_by_its_loss_alone(demos):
+    """Neither the penalty nor the rewards, which are of the discriminator as it is, iterate any further."""
+    model = build("dac", demos, terminal_value="zero").learn(10)
+    discriminator, batch = model.networks["discriminator"], model._sample_batch(8)
+    estimates = [estimate for name, estimate in discriminator.named_buffers() if name.endswith(("_u", "_v"))]
+    begin = [th.nn.functional.normalize(th.randn_like(estimate), dim=0) for estimate in estimates]
+    seen = []
+    for use in (lambda: discriminator.train()(batch.obs, batch.actions), lambda: model._update(batch)):
+        for estimate, start in zip(estimates, begin):
+            estimate.copy_(start)
+        use()
+        seen.append([estimate.clone() for estimate in estimates])
+    assert len(estimates) == 4 and not th.equal(seen[0][0], begin[0])
+    assert all(th.equal(one, update) for one, update in zip(*seen))
 
 
 class Door(gym.Env):
@@ -669,6 +778,18 @@ def test_value_dice_steps_nu_and_policy_against_each_other(demos):
     th.testing.assert_close(policy, -expected[1], rtol=1e-3, atol=1e-5)
 
 
+def test_value_dice_draws_the_actors_units_apart(demos):
+    """The derivative of the squared products of different rows of W is 4 (W W^T - diagonal) W."""
+    model = build("value_dice", demos).learn(10)
+    freeze(model.critic.optimizer, model.actor.optimizer)
+    batch, weight, gradients = model._sample_batch(8), model.actor.latent_pi[0].weight, []
+    for model.orthogonality in (0.5, 0.0):
+        model._update(batch)
+        gradients.append(weight.grad.clone())
+    products = (weight @ weight.T).fill_diagonal_(0.0)
+    th.testing.assert_close(gradients[0] - gradients[1], 0.5 * 4 * products @ weight, rtol=1e-3, atol=1e-5)
+
+
 def test_orthogonality():
     weight = th.tensor([[1.0, 2.0], [3.0, -1.0]])
     # rows' product is 3 - 2 = 1, found twice
@@ -715,6 +836,26 @@ def test_hype_lowers_the_cost_of_demonstrations_and_rewards_its_negative():
     assert after > before + 0.01  # the learner's action costs more, the expert's less
 
 
+def test_hype_steps_the_cost_as_an_optimiser_that_has_just_begun(demos):
+    """Such a step of Adam has the learning rate's size in every parameter, an optimistic one twice it."""
+    model = build("hype", demos, expert_fraction=0.5, cost_batch_size=4).learn(20)
+    model._n_cost_updates = 4
+    cost = model.networks["cost"]
+    for _ in range(2):
+        before = [parameter.clone() for parameter in cost.parameters()]
+        model._cost_step(model._sample_batch(8))
+        for parameter, old in zip(cost.parameters(), before):
+            moves = parameter.grad.abs() > 1e-3
+            expected = -2 * 2e-4 * parameter.grad[moves].sign()
+            th.testing.assert_close((parameter - old)[moves], expected, rtol=1e-2, atol=1e-7)
+
+
+def test_hype_optimises_by_optimistic_adam(demos):
+    model = build("hype", demos)
+    optimizers = [model.actor.optimizer, model.critic.optimizer, model.networks["cost"].optimizer]
+    assert [type(optimizer) for optimizer in optimizers] == [OptimisticAdam] * 3
+
+
 def test_hype_relabels_every_batch(demos):
     """The critic's targets follow the cost as it is now: a constant cost is a constant reward of the other sign."""
     model = build("hype", demos, terminal_value="zero", ent_coef=0.1).learn(10)
@@ -749,7 +890,7 @@ def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
     model._current_progress_remaining = 1.0
     with th.no_grad():
         rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.1)
-        implicit, learned = (rows.q - rows.y)[:, :8], -model._costs(batch)
+        implicit, learned = (rows.q - rows.y)[:, :8], -model.networks["cost"](batch.obs, batch.actions)
     statistics = model._update(batch)
     # six replay rows, then two expert rows
     assert statistics["learned_reward_replay"].item() == pytest.approx(learned[:6].mean().item(), rel=1e-5)
@@ -889,9 +1030,21 @@ def test_recoil_logs_the_learned_value_of_initial_states(demos):
     assert model.logger.name_to_value["train/initial_value"] == pytest.approx(-7)
 
 
-def test_recoil_clones_good_rows_more(demos):
-    model = build("recoil", demos, weight_clip=2.0).learn(10)
-    assert 0 < model._update(model._sample_batch(8))["cloning_weight"].item() <= 2.0
+def test_recoil_clones_good_rows_more(demos, monkeypatch):
+    """exp(3 (min Q - V)), at most 1.6, is the weight of a row; a quarter of the mixture is the expert row, the second."""
+    model = build("recoil", demos, weight_clip=1.6, expert_fraction=0.25, demo_batch_size=1).learn(10)
+    batch = model._sample_batch(1)
+    q = th.tensor([[0.1, 0.6], [0.3, 0.4]])
+    monkeypatch.setattr(model.critic_target, "q_values", lambda obs, actions: q + 7)
+    v = model.networks["v"]
+    with th.no_grad():
+        v.head[-1].weight.zero_()
+        v.head[-1].bias.fill_(7.0)
+    freeze(v.optimizer, model.actor.optimizer)
+    weights = th.tensor([0.75 * np.exp(0.3), 0.25 * 1.6])  # of exp(1.2) the clip leaves 1.6
+    assert model._update(batch)["cloning_weight"].item() == pytest.approx(weights.sum().item(), rel=1e-5)
+    loss = -(weights * model.policy.log_prob(batch.obs, batch.actions)).sum()
+    assert_gradients(model.actor, loss)
 
 
 def test_recoil_clones_the_weighted_mean_action(demos):
@@ -931,7 +1084,7 @@ def test_rize_loss():
     loss = objectives.rize_loss(rows, weights, "value", 0.99, 0.1, expert, policy)
     assert loss.item() == pytest.approx(-4 + 2.5 + 0.1 * (36 + 16))
     # V of the expert's row
-    loss = objectives.rize_loss(rows, weights, "v0", 0.99, 0.1, expert, policy)
+    loss = objectives.rize_loss(rows, weights, "v0_expert", 0.99, 0.1, expert, policy)
     assert loss.item() == pytest.approx(-4 + 0.01 * 2 + 0.1 * (36 + 16), rel=1e-5)
 
 
@@ -963,13 +1116,18 @@ def test_rize_critic_alone(demos, tmp_path):
     assert th.equal(type(critic).load(tmp_path / "critic.pkl").q_values(obs, actions), critic.q_values(obs, actions))
 
 
-def test_rize_value_takes_the_smaller_quantiles(demos):
+def test_rize_value_takes_the_smaller_quantiles(demos, monkeypatch):
+    """Of quantiles (0, 4) and (3, 0), with shares 1/4 and 3/4, the smaller ones are 0 and the means 3 and 3/4."""
     model = build("rize", demos)
-    obs = th.randn(4, 3)
-    draw = model.policy.draw(obs, th.randn(1, 4, 1))
-    z, share = model.critic.quantiles(obs, draw.actions[0])
-    expected = (share * th.minimum(z[0], z[1])).sum(dim=-1) - 0.2 * draw.log_prob[0]
+    z, share = th.tensor([[[0.0, 4.0]], [[3.0, 0.0]]]), th.tensor([0.25, 0.75])
+    monkeypatch.setattr(model.critic, "quantiles", lambda obs, actions: (z + actions, share.expand(len(actions), 2)))
+    obs, actions = th.randn(4, 3), th.rand(4, 1)
+    draw = model.policy.draw(obs, th.randn(2, 4, 1))
+    expected = (draw.actions.squeeze(-1) - 0.2 * draw.log_prob).mean(dim=0)
+    q, v = model.policy.q_and_value(obs, actions, draw, 0.2)
+    th.testing.assert_close(v, expected)
     th.testing.assert_close(model.policy.value(model.critic, obs, draw, 0.2), expected)
+    th.testing.assert_close(q, th.stack([actions[:, 0] + 3, actions[:, 0] + 0.75]))
 
 
 def test_rize_levels_follow_the_implicit_rewards(demos):
@@ -1010,6 +1168,21 @@ def test_rize_bootstraps_from_the_target_policy(demos):
     expected = model.networks["actor_target"].draw(batch.next_obs, batch.noise.next_obs)
     assert th.equal(model._next_draw(batch).actions, expected.actions)
     assert not th.equal(model.policy.draw(batch.next_obs, batch.noise.next_obs).actions, expected.actions)
+
+
+def test_rize_trains_actor_and_temperature_on_replay_rows(demos):
+    model = build("rize", demos, ent_coef="auto_0.1", target_entropy=-0.7).learn(10)
+    freeze(model.critic.optimizer, model.actor.optimizer)
+    batch, ent_coef, log_ent_coef = model._sample_batch(8), model._current_ent_coef(), model.log_ent_coef.item()
+    draw = model.policy.draw(batch.obs, batch.noise.obs)
+    statistics = model._update(batch)
+    model.critic.uniform = batch.noise.uniform
+    log_prob = draw.log_prob[0, :8]
+    loss = (ent_coef * log_prob - model.critic.q_values(batch.obs, draw.actions[0]).amin(dim=0)[:8]).mean()
+    assert statistics["actor_loss"].item() == pytest.approx(loss.item(), rel=1e-5)
+    assert_gradients(model.actor, loss)
+    expected = -log_ent_coef * (log_prob.mean().item() - 0.7)
+    assert statistics["ent_coef_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_rize_needs_quantile_critics(demos):

@@ -94,7 +94,8 @@ class DAC(SoftActorCritic):
         n_replay = self._n_replay(batch)
         replay = batch.replay_part(n_replay)
         with th.no_grad():
-            rewards = objectives.discriminator_reward(self._logits(replay), self.reward)
+            logits = self.networks["discriminator"].of_batch(replay, self.terminal_value)
+            rewards = objectives.discriminator_reward(logits, self.reward)
         statistics["learned_reward"] = rewards[:n_replay].mean()
 
         def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
@@ -102,28 +103,19 @@ class DAC(SoftActorCritic):
 
         return {**statistics, **self._soft_actor_critic_step(replay, critic_loss, n_replay)}
 
-    def _logits(self, batch: Batch) -> th.Tensor:
-        """Of the rows, and of the absorbing rows that follow them."""
-        discriminator = self.networks["discriminator"]
-        logits = discriminator(batch.obs, batch.actions)
-        return discriminator.with_absorbing(logits) if self.terminal_value == "absorbing" else logits
-
     def _discriminator_step(self, batch: Batch) -> dict[str, th.Tensor]:
         discriminator = self.networks["discriminator"]
         assert batch.noise.uniform is not None
         discriminator.train()  # spectral norms are estimated anew
-        logits = self._logits(batch)
+        logits = discriminator.of_batch(batch, self.terminal_value)
         discriminator.eval()
         loss = objectives.discriminator_loss(logits, batch.weights)
         n_replay = self._n_replay(batch)
         inputs = discriminator.inputs(batch.obs, batch.actions)
         pairs = min(n_replay, len(inputs) - n_replay)
         replay, expert = inputs[:pairs], inputs[n_replay : n_replay + pairs]
-
-        def f(points: th.Tensor) -> th.Tensor:
-            return discriminator.head(points).squeeze(-1)
-
-        penalty = objectives.gradient_penalty(f, expert, replay, batch.noise.uniform[:pairs], centre=0.0)
+        mix = batch.noise.uniform[:pairs]
+        penalty = objectives.gradient_penalty(discriminator.of_inputs, expert, replay, mix, centre=0.0)
         self._descend(discriminator.optimizer, loss + self.gradient_penalty * penalty)
         with th.no_grad():
             is_right = (logits > 0).float()

@@ -115,15 +115,9 @@ class HyPE(SoftActorCritic):
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:
         return super()._sample_batches(n_batches, max(batch_size - self._demo_batch_size(), 1))
 
-    def _costs(self, batch: Batch) -> th.Tensor:
-        """f of the rows, and of the absorbing rows that follow them."""
-        cost = self.networks["cost"]
-        values = cost(batch.obs, batch.actions)
-        return cost.with_absorbing(values) if self.terminal_value == "absorbing" else values
-
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
         with th.no_grad():
-            rewards = -self._costs(batch)
+            rewards = -self.networks["cost"].of_batch(batch, self.terminal_value)
 
         def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
             return objectives.td_loss(rows, rewards, weights.value)
@@ -155,14 +149,10 @@ class HyPE(SoftActorCritic):
         """One step of f by an optimiser that remembers nothing, as in the authors' code."""
         cost = self.networks["cost"]
         n = self.cost_batch_size
-        loss = objectives.moment_loss(self._costs(batch), batch.weights)
+        loss = objectives.moment_loss(cost.of_batch(batch, self.terminal_value), batch.weights)
         inputs = cost.inputs(batch.obs, batch.actions)
-
-        def f(points: th.Tensor) -> th.Tensor:
-            return cost.head(points).squeeze(-1)
-
         mix = batch.noise.uniform[:n]  # type: ignore[index]
-        penalty = objectives.gradient_penalty(f, inputs[n:], inputs[:n], mix, self.gradient_penalty_centre)
+        penalty = objectives.gradient_penalty(cost.of_inputs, inputs[n:], inputs[:n], mix, self.gradient_penalty_centre)
         cost.optimizer.state.clear()
         set_learning_rate(cost.optimizer, self._network_rate("cost", 1.0))
         self._descend(cost.optimizer, loss + self.gradient_penalty * penalty)

@@ -85,7 +85,7 @@ class ReCOIL(ImitationAlgorithm):
         return LSIQTargets.of(self.regularization, self.gamma)
 
     def _largest_reward(self) -> float:
-        return 1 / self.regularization
+        return self._targets.r_max
 
     def _value(self, critic: Any, obs: Any, noise: th.Tensor | None, ent_coef: th.Tensor | float) -> th.Tensor:
         return self.networks["v"](obs)

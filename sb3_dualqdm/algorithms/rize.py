@@ -15,13 +15,13 @@ from sb3_dualqdm import objectives
 from sb3_dualqdm.algorithms.arguments import check_choice, check_number
 from sb3_dualqdm.algorithms.base import own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
-from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, VALUE_MODE
+from sb3_dualqdm.algorithms.search import REGULARIZATION_WEIGHT, Choice
 from sb3_dualqdm.algorithms.soft_actor_critic import SoftActorCritic
 from sb3_dualqdm.objectives import Rows, RowWeights, sampled_soft_value
 from sb3_dualqdm.policies import CnnPolicy, ContinuousSoftQ, Draw, MultiInputPolicy, SoftActorCriticPolicy
 
 N_COSINES = 64
-VALUE_MODES = ("value", "v0")
+VALUE_MODES = ("value", "v0_expert")
 TARGET_INITS = ("random", "copy")
 
 
@@ -112,6 +112,8 @@ class QuantilePolicy(SoftActorCriticPolicy):
     :param n_quantiles: see :class:`QuantileSoftQ`
     """
 
+    critic: QuantileSoftQ
+
     def __init__(self, *args: Any, n_quantiles: int = 24, **kwargs: Any):
         self.n_quantiles = n_quantiles
         super().__init__(*args, **kwargs)
@@ -127,6 +129,19 @@ class QuantilePolicy(SoftActorCriticPolicy):
         """Soft value by the smaller of the critics' quantiles, shape ``(N,)``."""
         actions, log_prob = draw.detach()
         z, share = critic.quantiles(obs, actions.flatten(0, 1))
+        return self._soft_value(z, share, log_prob, ent_coef)
+
+    def q_and_value(
+        self, obs: Any, actions: th.Tensor, draw: Draw, ent_coef: th.Tensor | float
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """Online Q(s, a), shape ``(C, N)``, and V(s) as :meth:`value` has it, by one pass through the critics."""
+        policy_actions, log_prob = draw.detach()
+        z, share = self.critic.quantiles(obs, th.cat([actions, policy_actions.flatten(0, 1)]))
+        n = len(actions)
+        return (share * z).sum(dim=-1)[:, :n], self._soft_value(z[:, n:], share[n:], log_prob, ent_coef)
+
+    @staticmethod
+    def _soft_value(z: th.Tensor, share: th.Tensor, log_prob: th.Tensor, ent_coef: th.Tensor | float) -> th.Tensor:
         q = (share * z.amin(dim=0)).sum(dim=-1)
         return sampled_soft_value(q.view_as(log_prob), log_prob, ent_coef).mean(dim=0)
 
@@ -155,7 +170,7 @@ class RIZE(SoftActorCritic):
     In the authors' code targets begin at random and only follow by Polyak steps (``target_init="random"``, default).
 
     :param args: see :class:`ImitationAlgorithm`; ``objective`` must be left out, ``value_mode`` is ``"value"`` (Q of the
-        batch's own actions on all rows) or ``"v0"`` (V of the policy on expert rows)
+        batch's own actions on all rows) or ``"v0_expert"`` (V of the policy on expert rows)
     :param regularization: weight of the squared distance to the levels, default 0.1
     :param expert_level: initial level of expert rows, default 10
     :param policy_level: initial level of replay rows, default 5
@@ -174,7 +189,7 @@ class RIZE(SoftActorCritic):
     supports_discrete = False
     offline_support = "extra_transitions"
     policy_rows = "replay"
-    search_space = SoftActorCritic.search_space | VALUE_MODE | REGULARIZATION_WEIGHT
+    search_space = SoftActorCritic.search_space | {"value_mode": Choice([*VALUE_MODES])} | REGULARIZATION_WEIGHT
     divergence_advice = "raise regularization or lower learning_rate"
 
     def __init__(
