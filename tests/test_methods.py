@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
+from algorithm_helpers import SMALL, CountingEnv, EchoEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -28,6 +28,7 @@ from sb3_dualqdm import (
     ValueDICE,
     collect_demonstrations,
     objectives,
+    to_sac,
 )
 from sb3_dualqdm.algorithms import ImitationAlgorithm
 from sb3_dualqdm.algorithms.rize import fractions
@@ -680,6 +681,44 @@ def test_value_dice_refusals(demos):
         build("value_dice", demos, ent_coef="auto")
     with pytest.raises(ValueError, match="n_critics is 2"):
         build("value_dice", demos, policy_kwargs={"net_arch": [16], "n_critics": 2})
+
+
+def constant_nu(demos):
+    """nu is 3 in every state and 5 in the absorbing one."""
+    model = build("value_dice", demos, gamma=0.9).learn(10)
+    with th.no_grad():
+        model.critic.q_networks[0][-1].weight.zero_()
+        model.critic.q_networks[0][-1].bias.fill_(3.0)
+        model.critic.absorbing.fill_(0.5)  # over 1 - gamma
+    return model
+
+
+def test_value_dice_implicit_reward_has_minus_nu_as_q(demos):
+    model = constant_nu(demos)
+    obs, actions, next_obs = demos[BOX].obs[:2], demos[BOX].actions[:2], np.asarray(demos[BOX].next_obs[:2])
+    reward = model.implicit_reward(obs, actions, next_obs, np.array([False, True]))
+    np.testing.assert_allclose(reward, [-3 + 0.9 * 3, -3 + 0.9 * 5], rtol=1e-5)
+    model._record_evaluation()
+    assert model.logger.name_to_value["train/initial_value"] == pytest.approx(-3)
+
+
+def test_value_dice_rewards_the_experts_action():
+    """The expert's action is 0.8 in every state: it is worth more than -0.8, in the implicit reward and in SAC's critics."""
+    env = EchoEnv(discrete=False)
+    expert = collect_demonstrations(lambda obs: np.array([0.8], np.float32), env, 2, seed=0)
+    model = ValueDICE("MlpPolicy", env, demonstrations=expert, **{**SMALL, "batch_size": 64}, gradient_steps=1, seed=0)
+    model.learn(500)
+    obs, next_obs = np.random.default_rng(0).uniform(-1, 1, (2, 100, 2)).astype(np.float32)
+    actions = {a: np.full((100, 1), a, np.float32) for a in (-0.8, 0.8)}
+    reward = {a: model.implicit_reward(obs, actions[a], next_obs, np.zeros(100)).mean() for a in actions}
+    assert reward[0.8] > reward[-0.8] + 0.1
+    with pytest.warns(UserWarning, match="spread differs"):
+        sac = to_sac(model)
+    for ours, theirs in ((model.critic, sac.critic), (model.critic_target, sac.critic_target)):
+        with th.no_grad():
+            nu, q = ({a: f(th.as_tensor(obs), th.as_tensor(actions[a])) for a in actions} for f in (ours.q_values, theirs))
+        assert th.equal(q[0.8][0].squeeze(1), -nu[0.8][0])
+        assert q[0.8][0].mean() > q[-0.8][0].mean() + 0.1
 
 
 # --- HyPE -------------------------------------------------------------------------------------------------------------------

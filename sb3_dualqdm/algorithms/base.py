@@ -142,6 +142,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     _replay_buffer: Any
     # What a user can do about a diverging critic
     divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
+    # Q is this many times the critic's output: -1 where the critic is a cost
+    critic_sign: ClassVar[int] = 1
     # What the method learns from without an environment: demonstrations alone, replay rows as well, or it does not
     offline_support: ClassVar[str] = "demonstrations"
     # Whether Discrete actions are defined for the method
@@ -834,7 +836,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             if not self.offline:
                 initial, noise = self._inputs.obs(self._initial_states((64,), rng)), self._inputs.noise((1, 64), rng)
                 value = self._value(self.critic, initial, noise, self._critic_ent_coef()).mean()
-                self.logger.record("train/initial_value", value.item())
+                self.logger.record("train/initial_value", self.critic_sign * value.item())
 
     def dump_logs(self) -> None:
         """Write the log; called by SB3 at every log interval."""
@@ -908,7 +910,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                     noise = self._inputs.noise((1, len(scaled)), rng)
                     draws.append(self._value(self.critic, next_tensor, noise, ent_coef))
                 next_v = th.stack(draws).mean(dim=0)
-            return (q.mean(dim=0) - self._discounted(self.critic, next_v, not_terminated)).cpu().numpy()
+            reward = q.mean(dim=0) - self._discounted(self.critic, next_v, not_terminated)
+            return (self.critic_sign * reward).cpu().numpy()
 
     # --- saving -----------------------------------------------------------------------------------------------------
 
