@@ -62,6 +62,19 @@ def test_round_trip(cls, env_id, paths, tmp_path):
         assert loaded.policy.temperature == model.policy.temperature
 
 
+@pytest.mark.parametrize("env_id", ENVS)
+def test_seed_set_after_loading_decides_every_draw(env_id, paths, tmp_path):
+    DualQDM("MlpPolicy", env_id, demonstrations=paths[env_id], **SMALL).save(tmp_path / "model")
+
+    def learned(seed):
+        model = DualQDM.load(tmp_path / "model", make_vec_env(env_id, 1))
+        model.set_random_seed(seed)
+        return th.cat([parameter.detach().flatten() for parameter in model.learn(40).policy.parameters()])
+
+    assert th.equal(learned(0), learned(0))
+    assert not th.equal(learned(0), learned(1))
+
+
 def test_zip_holds_a_name_and_a_hash_but_no_data(paths, tmp_path):
     model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=paths["CartPole-v1"], **SMALL).learn(20)
     model.save(tmp_path / "by_path")

@@ -309,8 +309,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._setup_lr_schedule()
         self.actor_lr_schedule = self._rate_schedule("actor_learning_rate")
         self.set_random_seed(self.seed)
-        # Every draw of rows and noise comes from here; a loaded model continues with another stream than it began with
-        self._rng = np.random.default_rng(None if self.seed is None else [self.seed, self.num_timesteps])
         self.policy_class = policy_for(self.policy_class, self.action_space)
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self._policy_arguments()
@@ -326,6 +324,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         for online, target, _ in self._target_networks():
             self._norm_stats += get_parameters_by_name(online, ["running_"])
             self._norm_stats_target += get_parameters_by_name(target, ["running_"])
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Seed every generator; see SB3's ``set_random_seed``.
+
+        :param seed: None (default): rows and noise are drawn from a new, unpredictable stream, all else goes on as it was
+        """
+        super().set_random_seed(seed)
+        # Every draw of rows and noise comes from here; a loaded model continues with another stream than it began with
+        self._rng = np.random.default_rng(None if seed is None else [seed, self.num_timesteps])
 
     def _policy_arguments(self) -> dict[str, Any]:
         """Keyword arguments of the policy: the user's, and what a method adds."""
