@@ -1054,3 +1054,9 @@ def test_rize_bootstraps_from_the_target_policy(demos):
 def test_rize_needs_quantile_critics(demos):
     with pytest.raises(ValueError, match="RIZE needs quantile critics"):
         RIZE(MlpPolicy, BOX, demonstrations=demos[BOX])
+
+
+def test_rize_number_of_quantiles_may_be_written_as_a_float(demos):
+    model = build("rize", demos, policy_kwargs={"net_arch": [16], "n_quantiles": 5.0, "n_critics": 2.0}).learn(10)
+    assert type(model.critic.n_quantiles) is int and model.n_uniform == 5
+    model._record_evaluation()  # with equal fractions of the quantiles

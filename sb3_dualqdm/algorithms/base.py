@@ -542,7 +542,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: without demonstrations, or for a ``log_interval`` below 1
         :raises FloatingPointError: when NaN or infinite losses were found
         """
-        arguments.check_count("log_interval", log_interval)
+        if log_interval is not None:
+            log_interval = arguments.whole_number("log_interval", log_interval)
         self._require_demonstrations()
         self._check_offline_data()
         if self.env is None and self.offline:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
-from sb3_dualqdm.algorithms.arguments import check_choice, check_count, check_number
+from sb3_dualqdm.algorithms.arguments import check_choice, check_number, whole_number
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
@@ -62,8 +62,9 @@ class BC(ImitationAlgorithm):
         if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
         check_number("validation_fraction", self.validation_fraction, "[0, 1)")
-        check_count("validation_interval", self.validation_interval)
-        check_count("early_stopping_patience", self.early_stopping_patience)
+        self.validation_interval = whole_number("validation_interval", self.validation_interval)
+        if self.early_stopping_patience is not None:
+            self.early_stopping_patience = whole_number("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:
             raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
         if self.extra_transitions is not None:

@@ -207,7 +207,7 @@ class RIZE(SoftActorCritic):
                 f"policy is {self.policy_class.__name__} but RIZE needs quantile critics: use 'MlpPolicy', 'CnnPolicy', "
                 "'MultiInputPolicy' or a subclass of sb3_dualqdm.algorithms.rize.QuantilePolicy."
             )
-        self.n_uniform = int(self.policy_kwargs.get("n_quantiles", 24))
+        self.n_uniform = self.policy_kwargs.get("n_quantiles", 24)
 
     def _policy_arguments(self) -> dict[str, Any]:
         arch = {"pi": [256, 256, 256], "qf": [256]}
