@@ -172,6 +172,8 @@ def _check_actions_and_steps(algorithm: Any) -> None:
 
 def _check_policy_arguments(algorithm: Any) -> None:
     given = algorithm.policy_kwargs
+    if algorithm.use_sde or given.get("use_sde"):
+        raise ValueError("use_sde=True was given but gSDE is not supported here: use action_noise or a larger ent_coef.")
     counts = {name: whole_number(name, given[name]) for name in ("n_critics", "n_quantiles") if name in given}
     algorithm.policy_kwargs = {**given, **counts}
     if given.get("q_range") is not None:

@@ -235,12 +235,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             sde_support=False,
             support_multi_env=True,
         )
-        if use_sde:
-            raise ValueError("use_sde=True was given but gSDE is not supported here: use action_noise or a larger ent_coef.")
         if n_steps != 1:
             raise ValueError(
                 f"n_steps={n_steps} was given but the implicit reward is defined over one step: leave n_steps at 1."
             )
+        self.use_sde = use_sde
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
