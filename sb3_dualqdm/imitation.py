@@ -402,7 +402,7 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         super().__setstate__(state)
         if self.venv is not None:
             self.gen_algo.set_env(self.venv)
-        self.gen_algo.demonstrations = demonstrations  # read when training goes on
+        vars(self.gen_algo)["demonstrations"] = demonstrations  # read when training goes on, not here
         self._set_up()
 
 

@@ -93,6 +93,26 @@ def test_zip_holds_a_name_and_a_hash_but_no_data(paths, tmp_path):
     assert all(len(json.dumps(value)) < 8000 for value in stored["by_object"].values())
 
 
+def test_assigned_demonstrations_are_learned_from_and_saved(tmp_path):
+    both = demonstrations_for("CartPole-v1", n_episodes=2)
+    path = tmp_path / "second.npz"
+    both.select([1]).save(path)
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=both, n_demonstrations=1, **SMALL)
+    model.demonstrations = path
+    np.testing.assert_array_equal(model.learn(10).demo_buffer.demonstrations.obs, both.select([1]).obs)
+    model.save(tmp_path / "model")
+    copied = pickle.loads(pickle.dumps(model)) if hasattr(utils, "FloatSchedule") else model
+    loaded = DualQDM.load(tmp_path / "model", make_vec_env("CartPole-v1"))
+    assert model.demonstrations == copied.demonstrations == loaded.demonstrations == str(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*have changed")
+        loaded.learn(10)
+    np.testing.assert_array_equal(loaded.demo_buffer.demonstrations.obs, both.select([1]).obs)
+    with pytest.raises(ValueError, match=r"(?i)action|observation"):
+        model.demonstrations = demonstrations_for("Pendulum-v1")
+    assert model.demonstrations == str(path)
+
+
 @pytest.mark.parametrize("env_id", ENVS)
 def test_continue_after_loading(env_id, paths, tmp_path):
     model = DualQDM("MlpPolicy", env_id, demonstrations=paths[env_id], seed=0, **SMALL).learn(20)

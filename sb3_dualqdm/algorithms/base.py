@@ -243,7 +243,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = arguments.rereadable(demonstrations)
+        vars(self)["demonstrations"] = arguments.rereadable(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -429,6 +429,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     # --- demonstrations ---------------------------------------------------------------------------------------------
 
+    @property
+    def demonstrations(self) -> Any:
+        """What the model learns from; see the constructor. To assign others is to call :meth:`set_demonstrations`."""
+        return vars(self).get("demonstrations")  # under the property's own name, by which zips hold it
+
+    @demonstrations.setter
+    def demonstrations(self, demonstrations: Any) -> None:
+        self.set_demonstrations(demonstrations)
+
     def set_demonstrations(self, demonstrations: Any) -> None:
         """
         Replace the demonstrations.
@@ -436,12 +445,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
-        previous = self.demonstrations, self.demonstrations_sha256
-        self.demonstrations, self.demonstrations_sha256 = arguments.rereadable(demonstrations), None
+        previous = {"demonstrations": self.demonstrations, "demonstrations_sha256": self.demonstrations_sha256}
+        vars(self).update(demonstrations=arguments.rereadable(demonstrations), demonstrations_sha256=None)
         try:
             self._load_demonstrations()
         except Exception:
-            self.demonstrations, self.demonstrations_sha256 = previous
+            vars(self).update(previous)
             raise
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
