@@ -262,7 +262,8 @@ def continue_from(model: Any, path: Any) -> None:
     own = {name: getattr(model, name) for name in ("device", *MACHINE_ARGUMENTS)}
     loaded = load_checkpoint(type(model), path, model.env, **own)
     _check_same_arguments(model, loaded, path)
-    if None not in (model.seed, loaded.seed) and model.seed != loaded.seed:
+    has_other_seed = model.seed != loaded.seed
+    if has_other_seed and None not in (model.seed, loaded.seed):
         warnings.warn(
             f"The run saved in {path} has the seed {loaded.seed} and goes on with it, although the model was given "
             f"{model.seed}: give each seed a path of its own.",
@@ -275,6 +276,8 @@ def continue_from(model: Any, path: Any) -> None:
     )
     vars(model).update({name: value for name, value in vars(loaded).items() if name not in kept})
     state, model._resumed = model._resumed, None
+    if has_other_seed:
+        model._load_demonstrations()  # of which BC holds out rows by the seed
     model._num_timesteps_at_start = model.num_timesteps  # of the speed that is logged
     state.restore_generators(model)
     if not model.offline:

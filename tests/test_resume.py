@@ -379,12 +379,13 @@ def test_other_runs_do_not_go_on_from_a_checkpoint(demos, tmp_path):
         run()
 
 
-def test_a_run_goes_on_with_its_own_seed(demos, tmp_path):
+@pytest.mark.parametrize("cls", [DualQDM, BC])  # the seed of BC decides which rows are held out
+def test_a_run_goes_on_with_its_own_seed(cls, demos, tmp_path):
     """The same command may come with another seed, as rl-zoo3 draws one; then two seeds have one path, which is said."""
     path, given = tmp_path / "run.zip", {"demonstrations": demos["CartPole-v1"], **SMALL}
 
     def run(seed, steps):
-        model = DualQDM("MlpPolicy", "CartPole-v1", seed=seed, **given)
+        model = cls("MlpPolicy", "CartPole-v1", seed=seed, **given)
         return model.learn(steps, ResumableCheckpoint(path, 10, resume=True))
 
     whole = run(0, 40)
