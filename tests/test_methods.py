@@ -439,8 +439,9 @@ def test_ls_iq_running_maximum_rises_faster_than_it_falls(demos):
 def test_ls_iq_refusals(demos):
     with pytest.raises(ValueError, match="variant is 'X' but must be one of"):
         build("ls_iq", demos, variant="X")
-    with pytest.raises(ValueError, match="regularization is 0 but a positive number"):
-        build("ls_iq", demos, regularization=0)
+    for wrong in (0, "a", None, float("inf")):
+        with pytest.raises(ValueError, match=rf"regularization is {wrong!r} but a number in \(0, inf\) is needed"):
+            build("ls_iq", demos, regularization=wrong)
 
 
 # --- DAC and the absorbing state's indicator --------------------------------------------------------------------------------
@@ -780,6 +781,19 @@ def test_hype_batches_and_rounds(demos):
     assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
 
 
+def test_hype_takes_shares_between_0_and_1_alone(demos):
+    for wrong in (-1.0, 2.0, float("nan"), None):
+        message = f"expert_fraction at the remaining progress 1 is {wrong!r} but a number in"
+        with pytest.raises(ValueError, match=message):
+            build("hype", demos, expert_fraction=lambda progress, wrong=wrong: wrong)
+    with pytest.raises(ValueError, match=r"remaining progress 0 is -0\.5"):
+        build("hype", demos, expert_fraction=lambda progress: progress - 0.5)
+    model = build("hype", demos, expert_fraction=lambda progress: 0.5 if progress in (0, 1) else 1.5)
+    with pytest.raises(ValueError, match=r"remaining progress 0\.55 is 1\.5"):
+        model.learn(20)  # at the ninth step, the first with an update
+    assert build("hype", demos, batch_size=10, expert_fraction=lambda progress: progress).learn(20)._demo_batch_size() == 1
+
+
 def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
     """A compiled update goes on with the split that it was traced with, as the schedule here does."""
     model = build("hype", demos, expert_fraction=lambda left: 0.5 if left > 0.5 else 0.25, ent_coef=0.1).learn(10)
@@ -1054,6 +1068,12 @@ def test_rize_bootstraps_from_the_target_policy(demos):
 def test_rize_needs_quantile_critics(demos):
     with pytest.raises(ValueError, match="RIZE needs quantile critics"):
         RIZE(MlpPolicy, BOX, demonstrations=demos[BOX])
+
+
+def test_rize_refusals(demos):
+    for name, wrong in (("expert_level", "x"), ("policy_level", None), ("policy_level", float("nan"))):
+        with pytest.raises(ValueError, match=rf"{name} is {wrong!r} but a number in \(-inf, inf\) is needed"):
+            build("rize", demos, **{name: wrong})
 
 
 def test_rize_number_of_quantiles_may_be_written_as_a_float(demos):

@@ -202,6 +202,8 @@ class RIZE(SoftActorCritic):
         check_choice("value_mode", self.value_mode, VALUE_MODES)
         check_choice("target_init", self.target_init, TARGET_INITS)
         check_number("regularization", self.regularization)
+        for name in ("expert_level", "policy_level"):
+            check_number(name, getattr(self, name), "(-inf, inf)")
         if not issubclass(self.policy_class, QuantilePolicy):
             raise ValueError(
                 f"policy is {self.policy_class.__name__} but RIZE needs quantile critics: use 'MlpPolicy', 'CnnPolicy', "
