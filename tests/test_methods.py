@@ -202,6 +202,14 @@ def test_running_statistics_reach_target_networks_that_never_drop_out(name, netw
         assert th.equal(first, second) == same
 
 
+@pytest.mark.parametrize("name", ["ls_iq_h", "dac", "hype", "recoil"])
+def test_activation_of_the_policy_is_that_of_every_network(name, demos):
+    model = build(name, demos, policy_kwargs={"net_arch": [16], "activation_fn": th.nn.Tanh}).learn(20)
+    for network in [model.actor.latent_pi, *model.critic.q_networks, *(each.head for each in model.networks.values())]:
+        kinds = {type(layer) for layer in network}
+        assert th.nn.Tanh in kinds and th.nn.ReLU not in kinds
+
+
 def test_rewards_and_logs_leave_running_statistics_alone(demos):
     options = {"features_extractor_class": NormDropout, "net_arch": [16]}
     model = build("recoil", demos, policy_kwargs=options).learn(20)
