@@ -215,6 +215,12 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"policy_kwargs": {"n_critics": 1.5}}, "n_critics is 1.5"),
         (IQLearn, {"q_range": 5}, "q_range is 5"),
         (IQLearn, {"q_range": "wide"}, "q_range is 'wide' but .* 'auto' or None is needed"),
+        (
+            IQLearn,
+            {"q_range": (0, 1), "policy_kwargs": {"q_range": (0, 2)}},
+            r"q_range is \(0, 1\) but policy_kwargs has .*2\)",
+        ),
+        (IQLearn, {"q_range": None, "policy_kwargs": {"q_range": (0, 2)}}, "q_range is None but policy_kwargs has"),
         (IQLearn, {"regularization": "a"}, "regularization is 'a'"),
         (IQLearn, {"regularization": -1}, "regularization is -1"),
         (RegIQLearn, {"regularization": -1}, "regularization is -1"),
