@@ -218,13 +218,12 @@ def performance_profiles(
     return result
 
 
-def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> dict[str, pd.DataFrame]:
+def efficiency_curves(frame: pd.DataFrame, points: int = 25) -> dict[str, pd.DataFrame]:
     """
     Interquartile mean of the normalised scores along training: scores between two evaluations are interpolated.
 
     :param frame: see :func:`evaluations`.
     :param points: steps at which the scores are compared.
-    :param seed: seed of the bootstrap.
     :return: for each method a frame with step, iqm, low, high, over the steps that all of its runs have.
     """
     curves = {}
@@ -236,23 +235,22 @@ def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> d
             facts = [{"task": run.task.iloc[0], "seed": run.seed.iloc[0]} for run in runs]
             scores = [np.interp(step, run.step, run.score) for run in runs]
             final = pd.DataFrame(facts).assign(method=method, score=scores)
-            rows.append({"step": step, **interquartile_means(final, seed).loc[method, ["iqm", "low", "high"]]})
+            rows.append({"step": step, **interquartile_means(final).loc[method, ["iqm", "low", "high"]]})
         curves[str(method)] = pd.DataFrame(rows)
     return curves
 
 
-def markdown(table: pd.DataFrame, digits: int = 2) -> str:
+def markdown(table: pd.DataFrame) -> str:
     """
     A table in Markdown, its index as the first column; NaN is shown as missing.
 
     :param table: the table.
-    :param digits: digits after the point of floats.
     """
 
     def text(value: Any) -> str:
         if not isinstance(value, float):
             return str(value)
-        return MISSING if np.isnan(value) else f"{value:.{digits}f}"
+        return MISSING if np.isnan(value) else f"{value:.2f}"
 
     lines = [[table.index.name or "", *map(str, table.columns)], ["---"] * (len(table.columns) + 1)]
     lines += [[str(name), *map(text, row)] for name, row in zip(table.index, table.itertuples(index=False, name=None))]
