@@ -205,9 +205,7 @@ def _check_phases(algorithm: Any) -> None:
     """When a training phase begins, and how many updates it has."""
     steps = algorithm.gradient_steps
     if steps != -1:
-        algorithm.gradient_steps = whole_number(
-            "gradient_steps", steps, alternative=", or -1 for as many as environment steps,"
-        )
+        algorithm.gradient_steps = whole_number("gradient_steps", steps, alternative=", or -1 for as many as transitions,")
     frequency, unit = algorithm.train_freq.frequency, algorithm.train_freq.unit.value
     whole_number("train_freq", frequency)
     if unit == "episode" and algorithm.n_envs > 1:

@@ -79,8 +79,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param batch_size: replay rows per update, default 256
     :param tau: Polyak coefficient of the target critic, default 0.005
     :param gamma: discount, default 0.99
-    :param train_freq: environment steps (or ``(n, "episode")``) between training phases, default 1
-    :param gradient_steps: updates per training phase, -1: as many as environment steps; default 1
+    :param train_freq: steps of the vectorised environment, each of all copies, (or ``(n, "episode")``) between training
+        phases, default 1
+    :param gradient_steps: updates per training phase, -1: as many as transitions were collected; default 1
     :param action_noise: noise added while collecting, default None; Box only
     :param replay_buffer_class: a subclass of :class:`sb3_dualqdm.buffers.ImitationReplayBuffer` (or of its Dict variant),
         default None: chosen by the observation space
@@ -109,7 +110,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
         :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: likewise; None (default): ``learning_rate``; Box only
+    :param actor_learning_rate: actor's learning rate, as ``learning_rate``; None (default): the same; Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the

@@ -40,7 +40,7 @@ class HyPE(SoftActorCritic):
     :param cost_interval: environment steps between two updates of f, default 10,000
     :param cost_window: newest transitions of the learner (no ``extra_transitions``) that f is updated on, default 4000
     :param cost_batch_size: rows of the learner, and as many of demonstrations, in an update of f, default 4096
-    :param cost_learning_rate: in the first two updates of f; update k has this rate over k, default 8e-4
+    :param cost_learning_rate: in the first two updates of f, default 8e-4; the third has half of it, the fourth a third, ...
     :param cost_arch: hidden layers of f, default ``[256, 256]``
     :param gradient_penalty: weight of ``(|grad f| - centre)^2``, default 10
     :param gradient_penalty_centre: gradient norm that costs nothing, default 0.4

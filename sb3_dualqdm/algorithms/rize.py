@@ -163,7 +163,8 @@ class RIZE(SoftActorCritic):
     :param policy_level_learning_rate: default 0: the level stays
     :param target_init: ``"random"`` (default) or ``"copy"``
     :param kwargs: see :class:`ImitationAlgorithm`; ``actor_learning_rate`` 5e-5, ``ent_coef`` 0.05, two critics of width 256,
-        an actor of three layers of 256 are the defaults of this class; ``policy_kwargs`` takes ``n_quantiles`` (24)
+        an actor of three layers of 256 are the defaults of this class; ``policy_kwargs`` takes ``n_quantiles`` (24), and the
+        first entry of its ``net_arch`` (``"qf"``) is the width of the critics' layers, whose number and activations are fixed
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
