@@ -754,6 +754,21 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             # fused optimisers read memory in order, whatever a gradient's strides are (torch 2.13, CPU)
             parameter.grad = None if gradient is None else gradient.contiguous()
 
+    @property
+    def _policy_optimizer(self) -> th.optim.Optimizer:
+        """Of the network that the policy is made of: the actor, or the critic of Discrete actions."""
+        return (self.critic if self.actor is None else self.actor).optimizer
+
+    def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """What cloning minimises: the negative log-likelihood of recorded actions."""
+        return -self.policy.log_prob(obs, actions).mean()
+
+    def _bc_step(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """One step of cloning; returns its loss."""
+        loss = self._bc_loss(obs, actions)
+        self._descend(self._policy_optimizer, loss)
+        return loss.detach()
+
     def _bc_warmup(self) -> None:
         """
         Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step.
@@ -761,14 +776,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         Target networks begin where this leaves the networks that it trains; they have no other reason to change.
         """
         self.policy.set_training_mode(True)
-        optimizer = (self.critic if self.actor is None else self.actor).optimizer
-        set_learning_rate(optimizer, self.lr_schedule(1))
+        set_learning_rate(self._policy_optimizer, self.lr_schedule(1))
         for _ in range(self.bc_warmup_steps):
             rows = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
-            obs, actions = self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)
-            self._descend(optimizer, -self.policy.log_prob(obs, actions).mean())
+            self._bc_step(self._inputs.obs(rows.obs), self._inputs.actions(rows.actions))
         # parameters, not networks: the critic may share the actor's feature extractor
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        trained = {id(parameter) for group in self._policy_optimizer.param_groups for parameter in group["params"]}
         with th.no_grad():
             for online, target, _ in self._target_networks():
                 for parameter, copy in zip(online.parameters(), target.parameters()):

@@ -105,13 +105,11 @@ class BC(ImitationAlgorithm):
 
     def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         if self.loss == "nll":
-            return -self.policy.log_prob(obs, actions).mean()
+            return super()._bc_loss(obs, actions)
         return F.mse_loss(th.tanh(self.actor.get_action_dist_params(obs)[0]), actions)
 
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        loss = self._bc_loss(batch.obs, batch.actions)
-        self._descend((self.critic if self.actor is None else self.actor).optimizer, loss)
-        return {"bc_loss": loss.detach()}
+        return {"bc_loss": self._bc_step(batch.obs, batch.actions)}
 
     def _after_update(self) -> None:
         if self._n_updates % self.validation_interval > 0 or len(self._held_out) == 0:
