@@ -86,6 +86,8 @@ def set_learning_rate(optimizer: th.optim.Optimizer, rate: float) -> None:
 
 def _fell_back(what: str, error: Exception) -> None:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "_local_scalar_dense" in reason:  # torch's name for it
+        reason = "it reads a tensor's value, as Stable-Baselines3 does to encode Discrete and MultiDiscrete observations"
     warnings.warn(
         f"The update could not be {what} ({reason}) and runs as it is: pass acceleration='none' to silence this.", stacklevel=3
     )

@@ -19,11 +19,11 @@ class ResumableCheckpoint(BaseCallback):
     from the model's seed and the number of steps. The file is replaced as a whole, so that a run that dies
     while writing leaves the previous checkpoint.
 
-    :param path: file to write, with suffix ``.zip`` if it has none; one per run
+    :param path: file to write, with suffix ``.zip`` if it has none; one per run, and so one per seed
     :param save_freq: environment steps (updates for an offline method) between two checkpoints; they are written between
         two training phases, at the first that reaches a multiple
     :param resume: go on from the file if there is one, default False; with it, the same command started again continues a
-        killed run by itself (``learn`` counts its steps from where the run began)
+        killed run by itself (``learn`` counts its steps from where the run began, and the seed stays that of the file)
     :param verbose: 0 silent (default), 1 tells when a checkpoint is written
     :raises ValueError: unless ``save_freq`` is at least 1
     """

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LEVELS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _TERMINATED, _TRUNCATED = "#2166ac", "#e08214"
+# Observations' components in a plot
+_MOST_OBSERVATIONS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -363,7 +365,7 @@ def _numbers(array: np.ndarray) -> np.ndarray:
     return array.astype("uint8") if array.dtype == bool else array
 
 
-def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
+def _plot_observations(ax: Axes, demos: Demonstrations) -> None:
     import numpy as np
 
     from sb3_dualqdm.demonstrations.types import obs_arrays
@@ -376,8 +378,8 @@ def _plot_observations(ax: Axes, demos: Demonstrations, most: int = 40) -> None:
             continue
         flat = array.reshape(len(array), -1)
         columns |= {f"{key}[{i}]" if key else str(i): flat[:, i] for i in range(flat.shape[1])}
-    shown = dict(list(columns.items())[:most])
-    some = f", first {most}" if len(columns) > most else ""
+    shown = dict(list(columns.items())[:_MOST_OBSERVATIONS])
+    some = f", first {_MOST_OBSERVATIONS}" if len(columns) > _MOST_OBSERVATIONS else ""
     ax.set_title(f"observations: range, and 5th to 95th percentile (thick){some}")
     for i, column in enumerate(shown.values()):
         low, five, half, most_of, high = np.percentile(column, (0, 5, 50, 95, 100))

@@ -129,7 +129,7 @@ class ImplicitRewardNet(RewardNet):
             with th.no_grad():
                 nothing = th.zeros((), device=self.device)
                 tail = self.model._discounted(self.model.critic, nothing, nothing)
-            rewards = rewards + tail.item() * array(done).astype(np.float32)
+            rewards = rewards + self.model.critic_sign * tail.item() * array(done).astype(np.float32)
         return th.as_tensor(rewards, device=self.device)
 
     def predict_th(self, state: Any, action: Any, next_state: Any, done: Any) -> th.Tensor:
@@ -402,7 +402,7 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         super().__setstate__(state)
         if self.venv is not None:
             self.gen_algo.set_env(self.venv)
-        self.gen_algo.demonstrations = demonstrations  # read when training goes on
+        vars(self.gen_algo)["demonstrations"] = demonstrations  # read when training goes on, not here
         self._set_up()
 
 

@@ -15,7 +15,7 @@ from sb3_dualqdm.policies import fused, in_place_relu, orthogonal_init
 
 
 class _FeatureNetwork(BaseModel):
-    """A scalar head on features of observations, which are extracted as the policy's are."""
+    """A scalar head on features of observations, which are extracted as the policy's are, with the policy's activation."""
 
     features_extractor: Any
 
@@ -24,7 +24,6 @@ class _FeatureNetwork(BaseModel):
         policy: BasePolicy,
         input_dim: int,
         net_arch: list[int],
-        activation_fn: type[nn.Module],
         gain: float = 1.0,
         spectral_norm: bool = False,
     ):
@@ -36,7 +35,8 @@ class _FeatureNetwork(BaseModel):
             normalize_images=policy.normalize_images,
         )
         self.features_extractor = self.make_features_extractor()
-        self.head = nn.Sequential(*create_mlp(self.features_extractor.features_dim + input_dim, 1, net_arch, activation_fn))
+        dim = self.features_extractor.features_dim + input_dim
+        self.head = nn.Sequential(*create_mlp(dim, 1, net_arch, policy.activation_fn))  # type: ignore[arg-type]
         orthogonal_init(self.head)
         for layer in self.head:
             if isinstance(layer, nn.Linear):
@@ -60,14 +60,13 @@ class StateNetwork(_FeatureNetwork):
     """
     V(s).
 
-    :param policy: has the spaces and the kind of features extractor
+    :param policy: has the spaces, the kind of features extractor and the activation
     :param net_arch: sizes of the hidden layers
-    :param activation_fn: activation, default ReLU
     :param gain: gain of the orthogonal weights, default 1
     """
 
-    def __init__(self, policy: BasePolicy, net_arch: list[int], activation_fn: type[nn.Module] = nn.ReLU, gain: float = 1.0):
-        super().__init__(policy, 0, net_arch, activation_fn, gain)
+    def __init__(self, policy: BasePolicy, net_arch: list[int], gain: float = 1.0):
+        super().__init__(policy, 0, net_arch, gain)
 
     def forward(self, obs: Any) -> th.Tensor:
         """Values of normalised observations, shape ``(N,)``."""
@@ -78,23 +77,16 @@ class StateActionNetwork(_FeatureNetwork):
     """
     f(s, a), defined for the absorbing state too: its input is zero but for an indicator bit, which is zero elsewhere.
 
-    :param policy: has the spaces and the kind of features extractor
+    :param policy: has the spaces, the kind of features extractor and the activation
     :param net_arch: sizes of the hidden layers
-    :param activation_fn: activation, default ReLU
     :param spectral_norm: bound every layer's spectral norm by 1, default False
     """
 
-    def __init__(
-        self,
-        policy: BasePolicy,
-        net_arch: list[int],
-        activation_fn: type[nn.Module] = nn.ReLU,
-        spectral_norm: bool = False,
-    ):
+    def __init__(self, policy: BasePolicy, net_arch: list[int], spectral_norm: bool = False):
         space = policy.action_space
         self.n_choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
         self.action_dim = self.n_choices or get_action_dim(space)
-        super().__init__(policy, self.action_dim + 1, net_arch, activation_fn, spectral_norm=spectral_norm)
+        super().__init__(policy, self.action_dim + 1, net_arch, spectral_norm=spectral_norm)
 
     def inputs(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         """

@@ -14,6 +14,7 @@ import os
 import pathlib
 import pickle
 import random
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ VEC_NORMALIZE_FIELDS = (
     *("clip_obs", "clip_reward", "gamma", "epsilon"),
 )
 # Arguments that may differ in a model that goes on from a checkpoint
-LOOSE_ARGUMENTS = ("verbose", "tensorboard_log", "stats_window_size", "demonstrations", "extra_transitions")
+LOOSE_ARGUMENTS = ("verbose", "tensorboard_log", "stats_window_size", "demonstrations", "extra_transitions", "seed")
 
 Model = TypeVar("Model", bound=Any)
 
@@ -251,15 +252,23 @@ def _check_same_arguments(model: Any, loaded: Any, path: Any) -> None:
 
 def continue_from(model: Any, path: Any) -> None:
     """
-    Let a model that has just begun to learn become the one of a checkpoint, with its own environment and demonstrations.
+    Let a model that has just begun to learn become the one of a checkpoint, with its own environment and demonstrations. Its
+    seed becomes the checkpoint's; a warning says so where it had another one.
 
     :param model: one of this package's models, in ``learn``
     :param path: file that :func:`save_checkpoint` wrote
     :raises ValueError: when the file is no checkpoint, or one of a run with another algorithm or other arguments
     """
-    own = {name: getattr(model, name) for name in ("device", "seed", *MACHINE_ARGUMENTS)}
+    own = {name: getattr(model, name) for name in ("device", *MACHINE_ARGUMENTS)}
     loaded = load_checkpoint(type(model), path, model.env, **own)
     _check_same_arguments(model, loaded, path)
+    has_other_seed = model.seed != loaded.seed
+    if has_other_seed and None not in (model.seed, loaded.seed):
+        warnings.warn(
+            f"The run saved in {path} has the seed {loaded.seed} and goes on with it, although the model was given "
+            f"{model.seed}: give each seed a path of its own.",
+            stacklevel=2,
+        )
     kept = (
         *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
         *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),
@@ -267,6 +276,8 @@ def continue_from(model: Any, path: Any) -> None:
     )
     vars(model).update({name: value for name, value in vars(loaded).items() if name not in kept})
     state, model._resumed = model._resumed, None
+    if has_other_seed:
+        model._load_demonstrations()  # of which BC holds out rows by the seed
     model._num_timesteps_at_start = model.num_timesteps  # of the speed that is logged
     state.restore_generators(model)
     if not model.offline:

@@ -30,9 +30,9 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
 
     With ``network_style="sb3"`` the policy is the same one. With the default style its mean is the same, but SAC maps the log
     standard deviation by another function, which a linear approximation of ours replaces; a warning says so. Critics are
-    copied where their shapes agree and no ``q_range`` bounds them, which SAC cannot express. The replay buffer, which holds
-    the rewards that the model never read, moves along unless it has ``extra_transitions`` (whose rewards are unknown) or
-    ``env`` has another number of copies.
+    copied (ValueDICE's nu with the opposite sign) where their shapes agree and no ``q_range`` bounds them, which SAC cannot
+    express. The replay buffer, which holds the rewards that the model never read, moves along unless it has
+    ``extra_transitions`` (whose rewards are unknown) or ``env`` has another number of copies.
 
     :param model: a model with Box actions
     :param env: environment, default None: the model's
@@ -91,8 +91,9 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     if model.critic.q_range is None:
         for ours, theirs in ((model.critic, sac.critic), (model.critic_target, sac.critic_target)):
             for name, network in theirs.named_children():
-                if hasattr(ours, name):
-                    _copied(network, getattr(ours, name).state_dict())
+                if hasattr(ours, name) and _copied(network, getattr(ours, name).state_dict()) and name.startswith("qf"):
+                    for parameter in list(network.children())[-1].parameters():  # SAC's critics are a Q
+                        parameter.data.mul_(model.critic_sign)
     return sac
 
 

@@ -211,9 +211,6 @@ def convert_hyperparams(params: dict[str, Any]) -> dict[str, Any]:
     hyperparams["policy_kwargs"] = {"net_arch": list(NET_ARCHS[hyperparams.pop("net_arch")])}
     if "one_minus_gamma" in hyperparams:
         hyperparams["gamma"] = 1 - hyperparams.pop("one_minus_gamma")
-    if "bellman_bound" in hyperparams:
-        bound = hyperparams.pop("bellman_bound")
-        hyperparams["bellman_bounds"] = [-bound, bound]
     return hyperparams
 
 

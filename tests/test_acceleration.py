@@ -4,14 +4,15 @@ import inspect
 import json
 import zipfile
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from algorithm_helpers import SMALL, demonstrations_for
+from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import create_mlp
 
-from sb3_dualqdm import DAC, DualQDM, RegIQLearn
+from sb3_dualqdm import DAC, DualQDM, RegIQLearn, collect_demonstrations
 from sb3_dualqdm.acceleration import (
     MACHINE_ARGUMENTS,
     CapturedUpdate,
@@ -174,6 +175,24 @@ def test_a_compiler_that_fails_is_reported_once_and_training_goes_on(monkeypatch
         model = trained("CartPole-v1", acceleration="compile")
     assert sum("compiled" in str(warning.message) for warning in caught) == 1
     th.testing.assert_close(parameters(model), parameters(trained("CartPole-v1")))
+
+
+class Categories(CountingEnv):
+    """The step is a category."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Discrete(6)
+
+    def _obs(self):
+        return self.t
+
+
+def test_observations_that_cannot_be_compiled_are_named():
+    expert = collect_demonstrations(lambda obs: 0, Categories(), 2, seed=0)
+    model = DualQDM("MlpPolicy", Categories(), demonstrations=expert, acceleration="compile", **SMALL)
+    with pytest.warns(UserWarning, match="reads a tensor's value, as .* to encode Discrete and MultiDiscrete observations"):
+        model.learn(20)
 
 
 def test_zips_do_not_depend_on_the_acceleration(tmp_path):

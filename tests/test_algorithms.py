@@ -211,8 +211,16 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"policy_kwargs": {"q_range": (1, -1)}}, "q_range is .1, -1. but .lo, hi. with lo < hi, or None"),
         (DualQDM, {"policy_kwargs": {"q_range": 5}}, "q_range is 5"),
         (DualQDM, {"policy_kwargs": {"n_critics": 0}}, "n_critics is 0"),
+        (DualQDM, {"policy_kwargs": {"n_critics": None}}, "n_critics is None"),
+        (DualQDM, {"policy_kwargs": {"n_critics": 1.5}}, "n_critics is 1.5"),
         (IQLearn, {"q_range": 5}, "q_range is 5"),
         (IQLearn, {"q_range": "wide"}, "q_range is 'wide' but .* 'auto' or None is needed"),
+        (
+            IQLearn,
+            {"q_range": (0, 1), "policy_kwargs": {"q_range": (0, 2)}},
+            r"q_range is \(0, 1\) but policy_kwargs has .*2\)",
+        ),
+        (IQLearn, {"q_range": None, "policy_kwargs": {"q_range": (0, 2)}}, "q_range is None but policy_kwargs has"),
         (IQLearn, {"regularization": "a"}, "regularization is 'a'"),
         (IQLearn, {"regularization": -1}, "regularization is -1"),
         (RegIQLearn, {"regularization": -1}, "regularization is -1"),
@@ -227,6 +235,7 @@ def test_action_spaces_refused(cls, space, match):
         (BC, {"bc_warmup_steps": 5}, "warm-up itself"),
         (BC, {"extra_transitions": "builtin:CartPole-v1"}, "clones every transition"),
         (BC, {"validation_interval": 0}, "validation_interval is 0"),
+        (BC, {"validation_interval": None}, "validation_interval is None"),
         (BC, {"early_stopping_patience": 0}, "early_stopping_patience is 0"),
         (DualQDM, {"ent_coef": "learned"}, "'auto'"),
         (DualQDM, {"policy_kwargs": {"network_style": "tf"}}, "network_style is 'tf'"),
@@ -269,10 +278,20 @@ def test_numbers_may_be_written_as_floats_and_rates_as_text(demos, tmp_path):
     for name, value in whole.items():
         assert getattr(model, name) == value and type(getattr(model, name)) is int
     assert model.lr_schedule(0.5) == 5e-4 and model.critic.optimizer.param_groups[0]["lr"] == 0
+    given = {"net_arch": [16], "n_critics": 2.0}
+    model.learn(10, log_interval=2.0)
+    assert len(DualQDM("MlpPolicy", "Pendulum-v1", policy_kwargs=given).critic.q_networks) == 2 and given["n_critics"] == 2.0
     model.save(tmp_path / "model")
     assert DualQDM.load(tmp_path / "model", learning_rate="lin_2e-3").lr_schedule(0.5) == 1e-3
     assert DualQDM.load(tmp_path / "model").lr_schedule(0.5) == 5e-4
     assert to_sac(model).lr_schedule(0.5) == 5e-4
+
+
+def test_numbers_of_cloning_may_be_written_as_floats(demos):
+    whole = {"validation_interval": 2.0, "early_stopping_patience": 3.0}
+    model = BC("MlpPolicy", "Pendulum-v1", demonstrations=demos["Pendulum-v1"], **whole, **SMALL).learn(4)
+    for name, value in whole.items():
+        assert getattr(model, name) == value and type(getattr(model, name)) is int
 
 
 def test_every_update_of_an_offline_method_has_the_rate_of_its_step(demos):

@@ -33,7 +33,7 @@ from imitation.rewards.reward_nets import BasicRewardNet, RewardNet
 from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
 from imitation.util import logger as imitation_logger
 
-from sb3_dualqdm import BC, DualQDM, IQLearn, ReCOIL, RegIQLearn, collect_demonstrations
+from sb3_dualqdm import BC, DualQDM, IQLearn, ReCOIL, RegIQLearn, ValueDICE, collect_demonstrations
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 from sb3_dualqdm.demonstrations.readers import arrays
 from sb3_dualqdm.imitation import DualQDMTrainer, ImplicitRewardNet, IQLearnTrainer, RegIQLearnTrainer
@@ -507,6 +507,20 @@ def test_done_reward_of_recoil_is_q():
     # -200 is what ReCOIL expects after a termination
     plain = ImplicitRewardNet(model, absorbing_tail=False)
     assert plain.predict(obs, acts, next_obs, done) == pytest.approx(q + 198, abs=1e-3)
+
+
+def test_done_reward_of_value_dice_is_minus_nu():
+    env = CountingEnv(discrete=False)
+    demonstrations = collect_demonstrations(lambda obs: np.zeros(1, np.float32), env, 2)
+    model = ValueDICE("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
+    obs, acts, next_obs, _ = rows(discrete=False)
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.05)  # nu is 5 after a termination
+        nu = model.critic.q_values(th.as_tensor(obs), th.as_tensor((acts - 1) / 3))[0].numpy()  # [-2, 4] is 1 +- 3
+    done = np.ones(6, bool)
+    assert ImplicitRewardNet(model).predict(obs, acts, next_obs, done) == pytest.approx(-nu, abs=1e-4)
+    plain = ImplicitRewardNet(model, absorbing_tail=False)
+    assert plain.predict(obs, acts, next_obs, done) == pytest.approx(-nu + 0.99 * 5, abs=1e-4)
 
 
 @pytest.mark.parametrize("tail", [True, False])

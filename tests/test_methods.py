@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
+from algorithm_helpers import SMALL, CountingEnv, EchoEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -29,6 +29,7 @@ from sb3_dualqdm import (
     ValueDICE,
     collect_demonstrations,
     objectives,
+    to_sac,
 )
 from sb3_dualqdm.algorithms import ImitationAlgorithm
 from sb3_dualqdm.algorithms.rize import fractions
@@ -221,6 +222,14 @@ def test_running_statistics_reach_target_networks_that_never_drop_out(name, netw
     for net, same in ((target, True), (online, False)):
         first, second = (net.features_extractor(obs) for _ in range(2))
         assert th.equal(first, second) == same
+
+
+@pytest.mark.parametrize("name", ["ls_iq_h", "dac", "hype", "recoil"])
+def test_activation_of_the_policy_is_that_of_every_network(name, demos):
+    model = build(name, demos, policy_kwargs={"net_arch": [16], "activation_fn": th.nn.Tanh}).learn(20)
+    for network in [model.actor.latent_pi, *model.critic.q_networks, *(each.head for each in model.networks.values())]:
+        kinds = {type(layer) for layer in network}
+        assert th.nn.Tanh in kinds and th.nn.ReLU not in kinds
 
 
 def test_rewards_and_logs_leave_running_statistics_alone(demos):
@@ -491,8 +500,9 @@ def test_ls_iq_running_maximum_rises_faster_than_it_falls(demos):
 def test_ls_iq_refusals(demos):
     with pytest.raises(ValueError, match="variant is 'X' but must be one of"):
         build("ls_iq", demos, variant="X")
-    with pytest.raises(ValueError, match="regularization is 0 but a positive number"):
-        build("ls_iq", demos, regularization=0)
+    for wrong in (0, "a", None, float("inf")):
+        with pytest.raises(ValueError, match=rf"regularization is {wrong!r} but a number in \(0, inf\) is needed"):
+            build("ls_iq", demos, regularization=wrong)
 
 
 # --- DAC and the absorbing state's indicator --------------------------------------------------------------------------------
@@ -803,6 +813,44 @@ def test_value_dice_refusals(demos):
         build("value_dice", demos, policy_kwargs={"net_arch": [16], "n_critics": 2})
 
 
+def constant_nu(demos):
+    """nu is 3 in every state and 5 in the absorbing one."""
+    model = build("value_dice", demos, gamma=0.9).learn(10)
+    with th.no_grad():
+        model.critic.q_networks[0][-1].weight.zero_()
+        model.critic.q_networks[0][-1].bias.fill_(3.0)
+        model.critic.absorbing.fill_(0.5)  # over 1 - gamma
+    return model
+
+
+def test_value_dice_implicit_reward_has_minus_nu_as_q(demos):
+    model = constant_nu(demos)
+    obs, actions, next_obs = demos[BOX].obs[:2], demos[BOX].actions[:2], np.asarray(demos[BOX].next_obs[:2])
+    reward = model.implicit_reward(obs, actions, next_obs, np.array([False, True]))
+    np.testing.assert_allclose(reward, [-3 + 0.9 * 3, -3 + 0.9 * 5], rtol=1e-5)
+    model._record_evaluation()
+    assert model.logger.name_to_value["train/initial_value"] == pytest.approx(-3)
+
+
+def test_value_dice_rewards_the_experts_action():
+    """The expert's action is 0.8 in every state: it is worth more than -0.8, in the implicit reward and in SAC's critics."""
+    env = EchoEnv(discrete=False)
+    expert = collect_demonstrations(lambda obs: np.array([0.8], np.float32), env, 2, seed=0)
+    model = ValueDICE("MlpPolicy", env, demonstrations=expert, **{**SMALL, "batch_size": 64}, gradient_steps=1, seed=0)
+    model.learn(500)
+    obs, next_obs = np.random.default_rng(0).uniform(-1, 1, (2, 100, 2)).astype(np.float32)
+    actions = {a: np.full((100, 1), a, np.float32) for a in (-0.8, 0.8)}
+    reward = {a: model.implicit_reward(obs, actions[a], next_obs, np.zeros(100)).mean() for a in actions}
+    assert reward[0.8] > reward[-0.8] + 0.1
+    with pytest.warns(UserWarning, match="spread differs"):
+        sac = to_sac(model)
+    for ours, theirs in ((model.critic, sac.critic), (model.critic_target, sac.critic_target)):
+        with th.no_grad():
+            nu, q = ({a: f(th.as_tensor(obs), th.as_tensor(actions[a])) for a in actions} for f in (ours.q_values, theirs))
+        assert th.equal(q[0.8][0].squeeze(1), -nu[0.8][0])
+        assert q[0.8][0].mean() > q[-0.8][0].mean() + 0.1
+
+
 # --- HyPE -------------------------------------------------------------------------------------------------------------------
 
 
@@ -880,6 +928,19 @@ def test_hype_batches_and_rounds(demos):
     # updates of the cost at steps 9, 24 and 39
     assert model._n_cost_updates == 3
     assert model._network_rate("cost", 1.0) == pytest.approx(8e-4 / 3)
+
+
+def test_hype_takes_shares_between_0_and_1_alone(demos):
+    for wrong in (-1.0, 2.0, float("nan"), None):
+        message = f"expert_fraction at the remaining progress 1 is {wrong!r} but a number in"
+        with pytest.raises(ValueError, match=message):
+            build("hype", demos, expert_fraction=lambda progress, wrong=wrong: wrong)
+    with pytest.raises(ValueError, match=r"remaining progress 0 is -0\.5"):
+        build("hype", demos, expert_fraction=lambda progress: progress - 0.5)
+    model = build("hype", demos, expert_fraction=lambda progress: 0.5 if progress in (0, 1) else 1.5)
+    with pytest.raises(ValueError, match=r"remaining progress 0\.55 is 1\.5"):
+        model.learn(20)  # at the ninth step, the first with an update
+    assert build("hype", demos, batch_size=10, expert_fraction=lambda progress: progress).learn(20)._demo_batch_size() == 1
 
 
 def test_hype_statistics_are_of_the_rows_of_the_batch(demos):
@@ -1188,3 +1249,15 @@ def test_rize_trains_actor_and_temperature_on_replay_rows(demos):
 def test_rize_needs_quantile_critics(demos):
     with pytest.raises(ValueError, match="RIZE needs quantile critics"):
         RIZE(MlpPolicy, BOX, demonstrations=demos[BOX])
+
+
+def test_rize_refusals(demos):
+    for name, wrong in (("expert_level", "x"), ("policy_level", None), ("policy_level", float("nan"))):
+        with pytest.raises(ValueError, match=rf"{name} is {wrong!r} but a number in \(-inf, inf\) is needed"):
+            build("rize", demos, **{name: wrong})
+
+
+def test_rize_number_of_quantiles_may_be_written_as_a_float(demos):
+    model = build("rize", demos, policy_kwargs={"net_arch": [16], "n_quantiles": 5.0, "n_critics": 2.0}).learn(10)
+    assert type(model.critic.n_quantiles) is int and model.n_uniform == 5
+    model._record_evaluation()  # with equal fractions of the quantiles

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -372,10 +373,35 @@ def test_other_runs_do_not_go_on_from_a_checkpoint(demos, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             run(**changes)
-    assert run(verbose=0, seed=1).num_timesteps == 30  # what does not matter
+    assert run(verbose=0).num_timesteps == 30  # what does not matter
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"run.zip is no zip file, or is cut off"):
         run()
+
+
+@pytest.mark.parametrize("cls", [DualQDM, BC])  # the seed of BC decides which rows are held out
+def test_a_run_goes_on_with_its_own_seed(cls, demos, tmp_path):
+    """The same command may come with another seed, as rl-zoo3 draws one; then two seeds have one path, which is said."""
+    path, given = tmp_path / "run.zip", {"demonstrations": demos["CartPole-v1"], **SMALL}
+
+    def run(seed, steps):
+        model = cls("MlpPolicy", "CartPole-v1", seed=seed, **given)
+        return model.learn(steps, ResumableCheckpoint(path, 10, resume=True))
+
+    whole = run(0, 40)
+    path.unlink()
+    run(0, 20)
+    with pytest.warns(
+        UserWarning, match="has the seed 0 and goes on with it, although the model was given 1: .* path"
+    ) as found:
+        other = run(1, 30)
+    assert len([warning for warning in found if "the seed" in str(warning.message)]) == 1
+    assert other.seed == 0 and other.num_timesteps == 30
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the seed")
+        same = run(None, 40)
+    assert same.seed == 0 and same.num_timesteps == 40
+    assert_same(same, whole)
 
 
 def test_episodes_end_at_checkpoints_by_the_same_resets(demos, tmp_path):

@@ -62,6 +62,19 @@ def test_round_trip(cls, env_id, paths, tmp_path):
         assert loaded.policy.temperature == model.policy.temperature
 
 
+@pytest.mark.parametrize("env_id", ENVS)
+def test_seed_set_after_loading_decides_every_draw(env_id, paths, tmp_path):
+    DualQDM("MlpPolicy", env_id, demonstrations=paths[env_id], **SMALL).save(tmp_path / "model")
+
+    def learned(seed):
+        model = DualQDM.load(tmp_path / "model", make_vec_env(env_id, 1))
+        model.set_random_seed(seed)
+        return th.cat([parameter.detach().flatten() for parameter in model.learn(40).policy.parameters()])
+
+    assert th.equal(learned(0), learned(0))
+    assert not th.equal(learned(0), learned(1))
+
+
 def test_zip_holds_a_name_and_a_hash_but_no_data(paths, tmp_path):
     model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=paths["CartPole-v1"], **SMALL).learn(20)
     model.save(tmp_path / "by_path")
@@ -78,6 +91,26 @@ def test_zip_holds_a_name_and_a_hash_but_no_data(paths, tmp_path):
     assert "demonstrations" not in stored["by_object"]
     # 500 transitions of 4 float32 would be 8 kB at least: no attribute is that large
     assert all(len(json.dumps(value)) < 8000 for value in stored["by_object"].values())
+
+
+def test_assigned_demonstrations_are_learned_from_and_saved(tmp_path):
+    both = demonstrations_for("CartPole-v1", n_episodes=2)
+    path = tmp_path / "second.npz"
+    both.select([1]).save(path)
+    model = DualQDM("MlpPolicy", "CartPole-v1", demonstrations=both, n_demonstrations=1, **SMALL)
+    model.demonstrations = path
+    np.testing.assert_array_equal(model.learn(10).demo_buffer.demonstrations.obs, both.select([1]).obs)
+    model.save(tmp_path / "model")
+    copied = pickle.loads(pickle.dumps(model)) if hasattr(utils, "FloatSchedule") else model
+    loaded = DualQDM.load(tmp_path / "model", make_vec_env("CartPole-v1"))
+    assert model.demonstrations == copied.demonstrations == loaded.demonstrations == str(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*have changed")
+        loaded.learn(10)
+    np.testing.assert_array_equal(loaded.demo_buffer.demonstrations.obs, both.select([1]).obs)
+    with pytest.raises(ValueError, match=r"(?i)action|observation"):
+        model.demonstrations = demonstrations_for("Pendulum-v1")
+    assert model.demonstrations == str(path)
 
 
 @pytest.mark.parametrize("env_id", ENVS)

@@ -727,6 +727,7 @@ class NStepReplayBuffer(ImitationReplayBuffer.__mro__[2]):
     "options, match",
     [
         ({"use_sde": True}, "gSDE is not supported here: use action_noise"),
+        ({"policy_kwargs": {"use_sde": True}}, "gSDE is not supported here: use action_noise"),
         ({"replay_buffer_class": HerReplayBuffer}, "hindsight relabels goals to change rewards"),
         ({"replay_buffer_class": NStepReplayBuffer}, "defined over one step"),
         ({"n_steps": 3}, "defined over one step: leave n_steps at 1"),
@@ -737,4 +738,4 @@ class NStepReplayBuffer(ImitationReplayBuffer.__mro__[2]):
 )
 def test_refusals(options, match):
     with pytest.raises(ValueError, match=match):
-        DualQDM("MlpPolicy", "Pendulum-v1", **SMALL, **options)
+        DualQDM("MlpPolicy", "Pendulum-v1", **{**SMALL, **options})

@@ -62,14 +62,6 @@ def whole_number(name: str, value: Any, least: int = 1, alternative: str = "") -
     return int(value)
 
 
-def check_count(name: str, value: float | None) -> None:
-    """
-    :raises ValueError: unless the value is a whole number of at least 1, or None
-    """
-    if value is not None:
-        whole_number(name, value)
-
-
 def check_number(name: str, value: Any, interval: str = "[0, inf)", alternative: str = "") -> None:
     """
     :param interval: as it is written, such as ``"(0, 1]"``; a finite weight by default
@@ -131,10 +123,7 @@ def check_arguments(algorithm: Any) -> None:
     _check_action_noise(algorithm)
     for name in algorithm.demonstrations_kwargs:
         check_choice("a key of demonstrations_kwargs", name, DEMONSTRATION_OPTIONS)
-    for name in ("n_critics", "n_quantiles"):
-        check_count(name, algorithm.policy_kwargs.get(name))
-    if algorithm.policy_kwargs.get("q_range") is not None:
-        value_range("q_range", algorithm.policy_kwargs["q_range"], alternative=", or None,")
+    _check_policy_arguments(algorithm)
     if not algorithm.replay_buffer_kwargs.get("handle_timeout_termination", True):
         raise ValueError(
             "handle_timeout_termination=False was given but time limits would be stored as terminations: leave it out."
@@ -181,6 +170,16 @@ def _check_actions_and_steps(algorithm: Any) -> None:
         raise ValueError(f"env is None but {name} makes environment steps: pass an environment, or offline=True.")
 
 
+def _check_policy_arguments(algorithm: Any) -> None:
+    given = algorithm.policy_kwargs
+    if algorithm.use_sde or given.get("use_sde"):
+        raise ValueError("use_sde=True was given but gSDE is not supported here: use action_noise or a larger ent_coef.")
+    counts = {name: whole_number(name, given[name]) for name in ("n_critics", "n_quantiles") if name in given}
+    algorithm.policy_kwargs = {**given, **counts}
+    if given.get("q_range") is not None:
+        value_range("q_range", given["q_range"], alternative=", or None,")
+
+
 def _check_objective(algorithm: Any) -> None:
     is_paper = algorithm.objective == "paper"
     if is_paper and not algorithm.has_paper_objective:
@@ -206,9 +205,7 @@ def _check_phases(algorithm: Any) -> None:
     """When a training phase begins, and how many updates it has."""
     steps = algorithm.gradient_steps
     if steps != -1:
-        algorithm.gradient_steps = whole_number(
-            "gradient_steps", steps, alternative=", or -1 for as many as environment steps,"
-        )
+        algorithm.gradient_steps = whole_number("gradient_steps", steps, alternative=", or -1 for as many as transitions,")
     frequency, unit = algorithm.train_freq.frequency, algorithm.train_freq.unit.value
     whole_number("train_freq", frequency)
     if unit == "episode" and algorithm.n_envs > 1:

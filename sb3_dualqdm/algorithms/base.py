@@ -79,8 +79,9 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param batch_size: replay rows per update, default 256
     :param tau: Polyak coefficient of the target critic, default 0.005
     :param gamma: discount, default 0.99
-    :param train_freq: environment steps (or ``(n, "episode")``) between training phases, default 1
-    :param gradient_steps: updates per training phase, -1: as many as environment steps; default 1
+    :param train_freq: steps of the vectorised environment, each of all copies, (or ``(n, "episode")``) between training
+        phases, default 1
+    :param gradient_steps: updates per training phase, -1: as many as transitions were collected; default 1
     :param action_noise: noise added while collecting, default None; Box only
     :param replay_buffer_class: a subclass of :class:`sb3_dualqdm.buffers.ImitationReplayBuffer` (or of its Dict variant),
         default None: chosen by the observation space
@@ -109,7 +110,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     :param demonstrations_kwargs: ``max_episode_steps``, ``clip_actions`` and ``drop_last`` of
         :func:`sb3_dualqdm.load_demonstrations`
     :param demo_batch_size: expert rows per update, default None: ``batch_size``
-    :param actor_learning_rate: likewise; None (default): ``learning_rate``; Box only
+    :param actor_learning_rate: actor's learning rate, as ``learning_rate``; None (default): the same; Box only
     :param value_mode: which form of ``(1 - gamma) E_rho[V]`` pushes values down, see :func:`objectives.value_term`;
         default ``"value"``
     :param objective: ``"reference"`` (default): every V(s') comes from the target network, constraints on all rows, the
@@ -142,6 +143,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     _replay_buffer: Any
     # What a user can do about a diverging critic
     divergence_advice: ClassVar[str] = "lower learning_rate or gamma"
+    # Q is this many times the critic's output: -1 where the critic is a cost
+    critic_sign: ClassVar[int] = 1
     # What the method learns from without an environment: demonstrations alone, replay rows as well, or it does not
     offline_support: ClassVar[str] = "demonstrations"
     # Whether Discrete actions are defined for the method
@@ -233,16 +236,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             sde_support=False,
             support_multi_env=True,
         )
-        if use_sde:
-            raise ValueError("use_sde=True was given but gSDE is not supported here: use action_noise or a larger ent_coef.")
         if n_steps != 1:
             raise ValueError(
                 f"n_steps={n_steps} was given but the implicit reward is defined over one step: leave n_steps at 1."
             )
+        self.use_sde = use_sde
         self.ent_coef = ent_coef
         self.target_update_interval = target_update_interval
         self.target_entropy = target_entropy
-        self.demonstrations = arguments.rereadable(demonstrations)
+        vars(self)["demonstrations"] = arguments.rereadable(demonstrations)
         self.demonstrations_sha256: str | None = None
         self.n_demonstrations = n_demonstrations
         self.subsample = subsample
@@ -307,8 +309,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self._setup_lr_schedule()
         self.actor_lr_schedule = self._rate_schedule("actor_learning_rate")
         self.set_random_seed(self.seed)
-        # Every draw of rows and noise comes from here; a loaded model continues with another stream than it began with
-        self._rng = np.random.default_rng(None if self.seed is None else [self.seed, self.num_timesteps])
         self.policy_class = policy_for(self.policy_class, self.action_space)
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self._policy_arguments()
@@ -324,6 +324,16 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         for online, target, _ in self._target_networks():
             self._norm_stats += get_parameters_by_name(online, ["running_"])
             self._norm_stats_target += get_parameters_by_name(target, ["running_"])
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Seed every generator; see SB3's ``set_random_seed``.
+
+        :param seed: None (default): rows and noise are drawn from a new, unpredictable stream, all else goes on as it was
+        """
+        super().set_random_seed(seed)
+        # Every draw of rows and noise comes from here; a loaded model continues with another stream than it began with
+        self._rng = np.random.default_rng(None if seed is None else [seed, self.num_timesteps])
 
     def _policy_arguments(self) -> dict[str, Any]:
         """Keyword arguments of the policy: the user's, and what a method adds."""
@@ -420,6 +430,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
 
     # --- demonstrations ---------------------------------------------------------------------------------------------
 
+    @property
+    def demonstrations(self) -> Any:
+        """What the model learns from; see the constructor. To assign others is to call :meth:`set_demonstrations`."""
+        return vars(self).get("demonstrations")  # under the property's own name, by which zips hold it
+
+    @demonstrations.setter
+    def demonstrations(self, demonstrations: Any) -> None:
+        self.set_demonstrations(demonstrations)
+
     def set_demonstrations(self, demonstrations: Any) -> None:
         """
         Replace the demonstrations.
@@ -427,12 +446,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param demonstrations: see the constructor
         :raises ValueError: when they do not fit the spaces
         """
-        previous = self.demonstrations, self.demonstrations_sha256
-        self.demonstrations, self.demonstrations_sha256 = arguments.rereadable(demonstrations), None
+        previous = {"demonstrations": self.demonstrations, "demonstrations_sha256": self.demonstrations_sha256}
+        vars(self).update(demonstrations=arguments.rereadable(demonstrations), demonstrations_sha256=None)
         try:
             self._load_demonstrations()
         except Exception:
-            self.demonstrations, self.demonstrations_sha256 = previous
+            vars(self).update(previous)
             raise
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -532,7 +551,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :raises ValueError: without demonstrations, or for a ``log_interval`` below 1
         :raises FloatingPointError: when NaN or infinite losses were found
         """
-        arguments.check_count("log_interval", log_interval)
+        if log_interval is not None:
+            log_interval = arguments.whole_number("log_interval", log_interval)
         self._require_demonstrations()
         self._check_offline_data()
         if self.env is None and self.offline:
@@ -734,6 +754,21 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             # fused optimisers read memory in order, whatever a gradient's strides are (torch 2.13, CPU)
             parameter.grad = None if gradient is None else gradient.contiguous()
 
+    @property
+    def _policy_optimizer(self) -> th.optim.Optimizer:
+        """Of the network that the policy is made of: the actor, or the critic of Discrete actions."""
+        return (self.critic if self.actor is None else self.actor).optimizer
+
+    def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """What cloning minimises: the negative log-likelihood of recorded actions."""
+        return -self.policy.log_prob(obs, actions).mean()
+
+    def _bc_step(self, obs: Any, actions: th.Tensor) -> th.Tensor:
+        """One step of cloning; returns its loss."""
+        loss = self._bc_loss(obs, actions)
+        self._descend(self._policy_optimizer, loss)
+        return loss.detach()
+
     def _bc_warmup(self) -> None:
         """
         Maximum likelihood on the demonstrations, at ``learning_rate``, before the first environment step.
@@ -741,14 +776,12 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         Target networks begin where this leaves the networks that it trains; they have no other reason to change.
         """
         self.policy.set_training_mode(True)
-        optimizer = (self.critic if self.actor is None else self.actor).optimizer
-        set_learning_rate(optimizer, self.lr_schedule(1))
+        set_learning_rate(self._policy_optimizer, self.lr_schedule(1))
         for _ in range(self.bc_warmup_steps):
             rows = self._require_demonstrations().rows(self._demo_batch_size(), self._rng)
-            obs, actions = self._inputs.obs(rows.obs), self._inputs.actions(rows.actions)
-            self._descend(optimizer, -self.policy.log_prob(obs, actions).mean())
+            self._bc_step(self._inputs.obs(rows.obs), self._inputs.actions(rows.actions))
         # parameters, not networks: the critic may share the actor's feature extractor
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        trained = {id(parameter) for group in self._policy_optimizer.param_groups for parameter in group["params"]}
         with th.no_grad():
             for online, target, _ in self._target_networks():
                 for parameter, copy in zip(online.parameters(), target.parameters()):
@@ -834,7 +867,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             if not self.offline:
                 initial, noise = self._inputs.obs(self._initial_states((64,), rng)), self._inputs.noise((1, 64), rng)
                 value = self._value(self.critic, initial, noise, self._critic_ent_coef()).mean()
-                self.logger.record("train/initial_value", value.item())
+                self.logger.record("train/initial_value", self.critic_sign * value.item())
 
     def dump_logs(self) -> None:
         """Write the log; called by SB3 at every log interval."""
@@ -908,7 +941,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                     noise = self._inputs.noise((1, len(scaled)), rng)
                     draws.append(self._value(self.critic, next_tensor, noise, ent_coef))
                 next_v = th.stack(draws).mean(dim=0)
-            return (q.mean(dim=0) - self._discounted(self.critic, next_v, not_terminated)).cpu().numpy()
+            reward = q.mean(dim=0) - self._discounted(self.critic, next_v, not_terminated)
+            return (self.critic_sign * reward).cpu().numpy()
 
     # --- saving -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from torch.nn import functional as F
 
-from sb3_dualqdm.algorithms.arguments import check_choice, check_count, check_number
+from sb3_dualqdm.algorithms.arguments import check_choice, check_number, whole_number
 from sb3_dualqdm.algorithms.base import ImitationAlgorithm, own_defaults
 from sb3_dualqdm.algorithms.batches import Batch
 from sb3_dualqdm.algorithms.search import Choice, SearchSpace
@@ -62,8 +62,9 @@ class BC(ImitationAlgorithm):
         if self.loss == "mse" and isinstance(self.action_space, spaces.Discrete):
             raise ValueError("loss='mse' was given but Discrete actions have no mean action: use loss='nll'.")
         check_number("validation_fraction", self.validation_fraction, "[0, 1)")
-        check_count("validation_interval", self.validation_interval)
-        check_count("early_stopping_patience", self.early_stopping_patience)
+        self.validation_interval = whole_number("validation_interval", self.validation_interval)
+        if self.early_stopping_patience is not None:
+            self.early_stopping_patience = whole_number("early_stopping_patience", self.early_stopping_patience)
         if self.bc_warmup_steps > 0:
             raise ValueError(f"bc_warmup_steps is {self.bc_warmup_steps} but BC is that warm-up itself: leave it out.")
         if self.extra_transitions is not None:
@@ -104,13 +105,11 @@ class BC(ImitationAlgorithm):
 
     def _bc_loss(self, obs: Any, actions: th.Tensor) -> th.Tensor:
         if self.loss == "nll":
-            return -self.policy.log_prob(obs, actions).mean()
+            return super()._bc_loss(obs, actions)
         return F.mse_loss(th.tanh(self.actor.get_action_dist_params(obs)[0]), actions)
 
     def _update(self, batch: Batch) -> dict[str, th.Tensor]:
-        loss = self._bc_loss(batch.obs, batch.actions)
-        self._descend((self.critic if self.actor is None else self.actor).optimizer, loss)
-        return {"bc_loss": loss.detach()}
+        return {"bc_loss": self._bc_step(batch.obs, batch.actions)}
 
     def _after_update(self) -> None:
         if self._n_updates % self.validation_interval > 0 or len(self._held_out) == 0:

@@ -31,7 +31,7 @@ class DualQDM(SoftActorCritic):
 
     has_paper_objective = True
     search_space = (
-        SoftActorCritic.search_space | VALUE_MODE | {"bellman_bound": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
+        SoftActorCritic.search_space | VALUE_MODE | {"bellman_bounds": Range(0.1, 10.0), "bellman_penalty": Range(0.1, 10.0)}
     )
     divergence_advice = "raise bellman_penalty or lower learning_rate"
 

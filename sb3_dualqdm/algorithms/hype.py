@@ -40,7 +40,7 @@ class HyPE(SoftActorCritic):
     :param cost_interval: environment steps between two updates of f, default 10,000
     :param cost_window: newest transitions of the learner (no ``extra_transitions``) that f is updated on, default 4000
     :param cost_batch_size: rows of the learner, and as many of demonstrations, in an update of f, default 4096
-    :param cost_learning_rate: in the first two updates of f; update k has this rate over k, default 8e-4
+    :param cost_learning_rate: in the first two updates of f, default 8e-4; the third has half of it, the fourth a third, ...
     :param cost_arch: hidden layers of f, default ``[256, 256]``
     :param gradient_penalty: weight of ``(|grad f| - centre)^2``, default 10
     :param gradient_penalty_centre: gradient norm that costs nothing, default 0.4
@@ -96,6 +96,8 @@ class HyPE(SoftActorCritic):
             )
         if not callable(self.expert_fraction):
             check_number("expert_fraction", self.expert_fraction, "(0, 1)", ", or a schedule,")
+        for progress in (1.0, 0.0):
+            self._expert_share(progress)
 
     def _policy_arguments(self) -> dict[str, Any]:
         return {"n_critics": 2, "optimizer_class": OptimisticAdam, **super()._policy_arguments()}
@@ -107,9 +109,16 @@ class HyPE(SoftActorCritic):
     def _network_rate(self, name: str, progress: float) -> float:
         return self.cost_learning_rate / max(self._n_cost_updates, 1)
 
-    def _demo_batch_size(self) -> int:
+    def _expert_share(self, progress: float) -> float:
         rho = self.expert_fraction
-        share = float(rho(self._current_progress_remaining)) if callable(rho) else rho
+        if not callable(rho):
+            return rho
+        share = rho(progress)
+        check_number(f"expert_fraction at the remaining progress {progress:.3g}", share, "[0, 1]")
+        return share
+
+    def _demo_batch_size(self) -> int:
+        share = self._expert_share(self._current_progress_remaining)
         return min(max(int(self.batch_size * share), 1), max(self.batch_size - 1, 1))
 
     def _sample_batches(self, n_batches: int, batch_size: int) -> Batch:

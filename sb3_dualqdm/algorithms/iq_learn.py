@@ -52,8 +52,13 @@ class IQLearn(SoftActorCritic):
         check_choice("divergence", self.divergence, DIVERGENCES)
         if self.regularization is not None:
             check_number("regularization", self.regularization, alternative=", or None,")
-        if self.q_range is not None and not (isinstance(self.q_range, str) and self.q_range == "auto"):
+        is_auto = isinstance(self.q_range, str) and self.q_range == "auto"
+        if self.q_range is not None and not is_auto:
             value_range("q_range", self.q_range, alternative=", 'auto' or None")
+        if "q_range" in self.policy_kwargs and not is_auto:
+            raise ValueError(
+                f"q_range is {self.q_range} but policy_kwargs has q_range={self.policy_kwargs['q_range']} too: leave out one."
+            )
 
     def _policy_arguments(self) -> dict[str, Any]:
         q_range = self.q_range

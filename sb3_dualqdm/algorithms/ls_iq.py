@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch as th
@@ -98,8 +97,7 @@ class LSIQ(SoftActorCritic):
             "charged_state": CHARGED_STATES,
         }.items():
             check_choice(name, getattr(self, name), options)
-        if not 0 < self.regularization < math.inf:
-            raise ValueError(f"regularization is {self.regularization} but a positive number is needed.")
+        check_number("regularization", self.regularization, "(0, inf)")
         if self.gamma == 1:
             raise ValueError("gamma is 1 but the largest value of LS-IQ is 1 / (c (1 - gamma)): use gamma < 1.")
         if self.entropy_tau is not None:

@@ -178,7 +178,8 @@ class RIZE(SoftActorCritic):
     :param policy_level_learning_rate: default 0: the level stays
     :param target_init: ``"random"`` (default) or ``"copy"``
     :param kwargs: see :class:`ImitationAlgorithm`; ``actor_learning_rate`` 5e-5, ``ent_coef`` 0.05, two critics of width 256,
-        an actor of three layers of 256 are the defaults of this class; ``policy_kwargs`` takes ``n_quantiles`` (24)
+        an actor of three layers of 256 are the defaults of this class; ``policy_kwargs`` takes ``n_quantiles`` (24), and the
+        first entry of its ``net_arch`` (``"qf"``) is the width of the critics' layers, whose number and activations are fixed
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -217,12 +218,14 @@ class RIZE(SoftActorCritic):
         check_choice("value_mode", self.value_mode, VALUE_MODES)
         check_choice("target_init", self.target_init, TARGET_INITS)
         check_number("regularization", self.regularization)
+        for name in ("expert_level", "policy_level"):
+            check_number(name, getattr(self, name), "(-inf, inf)")
         if not issubclass(self.policy_class, QuantilePolicy):
             raise ValueError(
                 f"policy is {self.policy_class.__name__} but RIZE needs quantile critics: use 'MlpPolicy', 'CnnPolicy', "
                 "'MultiInputPolicy' or a subclass of sb3_dualqdm.algorithms.rize.QuantilePolicy."
             )
-        self.n_uniform = int(self.policy_kwargs.get("n_quantiles", 24))
+        self.n_uniform = self.policy_kwargs.get("n_quantiles", 24)
 
     def _policy_arguments(self) -> dict[str, Any]:
         arch = {"pi": [256, 256, 256], "qf": [256]}

@@ -18,9 +18,10 @@ class ValueDICE(ImitationAlgorithm):
     """
     ValueDICE (Kostrikov et al., 2020): one function nu and the policy, in a saddle point without rewards, entropy or targets.
 
-    nu is the policy's critic. Every demonstrated state counts as an initial state, as in the authors' code. With
-    ``terminal_value="absorbing"`` (default) a terminated row is followed by an absorbing one, where nu is a value of its own;
-    ``"zero"`` makes nu zero there. Actions are policy samples while collecting, where the authors add N(0, 0.1) to the mean.
+    nu is the policy's critic, and a cost: wherever a Q is asked for, it is -nu. Every demonstrated state counts as an initial
+    state, as in the authors' code. With ``terminal_value="absorbing"`` (default) a terminated row is followed by an absorbing
+    one, where nu is a value of its own; ``"zero"`` makes nu zero there. Actions are policy samples while collecting, where the
+    authors add N(0, 0.1) to the mean.
 
     :param args: see :class:`ImitationAlgorithm`; ``value_mode`` is unused, ``objective`` must be left out
     :param replay_share: lambda, share of replay in the mixture, default 0.1; 0 offline
@@ -31,6 +32,7 @@ class ValueDICE(ImitationAlgorithm):
     """
 
     supports_discrete = False
+    critic_sign = -1
     n_uniform = 1
     search_space = DISCOUNT | GRADIENT_PENALTY
     divergence_advice = "raise gradient_penalty or lower learning_rate"

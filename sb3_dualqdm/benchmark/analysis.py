@@ -230,13 +230,12 @@ def performance_profiles(
     return result
 
 
-def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> dict[str, pd.DataFrame]:
+def efficiency_curves(frame: pd.DataFrame, points: int = 25) -> dict[str, pd.DataFrame]:
     """
     Interquartile mean of the normalised scores along training: scores between two evaluations are interpolated.
 
     :param frame: see :func:`evaluations`.
     :param points: steps at which the scores are compared.
-    :param seed: seed of the bootstrap.
     :return: for each method a frame with step, iqm, low, high, over the steps that all of its runs have; methods whose runs
         have no steps in common are left out.
     """
@@ -251,7 +250,7 @@ def efficiency_curves(frame: pd.DataFrame, points: int = 25, seed: int = 0) -> d
             facts = [{"task": run.task.iloc[0], "seed": run.seed.iloc[0], "step": step} for run in runs]
             scores = [np.interp(step, run.step, run.score) for run in runs]
             final = pd.DataFrame(facts).assign(method=method, score=scores)
-            rows.append({"step": step, **interquartile_means(final, seed).loc[method, ["iqm", "low", "high"]]})
+            rows.append({"step": step, **interquartile_means(final).loc[method, ["iqm", "low", "high"]]})
         curves[str(method)] = pd.DataFrame(rows)
     return curves
 
