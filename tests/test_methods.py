@@ -477,7 +477,14 @@ def test_ls_iq_h_keeps_the_entropy_out_of_q(demos):
         q = model.critic.q_values(batch.obs, draw.actions[0])[0]
         th.testing.assert_close(rows.v[:16], q)
         # the actor maximises Q + H
-        th.testing.assert_close(model._actor_values(batch, draw), q + model.networks["h"](batch.obs, draw.actions[0]))
+        q_and_h = q + model.networks["h"](batch.obs, draw.actions[0])
+        th.testing.assert_close(model._actor_values(batch, draw), q_and_h)
+        critic_loss = model.critic_loss(rows, batch.weights)
+    freeze(model.critic.optimizer, model.actor.optimizer, model.networks["h"].optimizer)
+    statistics = model._update(batch)
+    assert statistics["critic_loss"].item() == pytest.approx(critic_loss.item(), rel=1e-6)
+    expected = (0.3 * draw.log_prob[0] - q_and_h).mean().item()
+    assert statistics["actor_loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("mode, expected", [("clip_below", [3.0, 9.0]), ("clip_above", [1.0, 3.0]), ("unclipped", [1.0, 9.0])])

@@ -7,7 +7,7 @@ import torch as th
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sb3_dualqdm import objectives
+from sb3_dualqdm import LSIQ, RIZE, SQIL, DualQDM, IQLearn, ReCOIL, RegIQLearn, objectives
 from sb3_dualqdm.objectives import Rows, RowWeights
 
 pytestmark = pytest.mark.both
@@ -73,6 +73,71 @@ def test_two_critics_are_averaged():
     ]
     loss = objectives.dual_qdm_loss(both, weights, "value", GAMMA, (-1.0, 1.0), 0.5)
     assert loss.item() == pytest.approx(sum(losses) / 2, rel=1e-6)
+
+
+IQ = -1.45 + 2.025  # expert term and value term of two_rows()
+IQ_V0 = -1.45 + 0.1 * 2.25
+
+
+@pytest.mark.parametrize(
+    "cls, options, expected",
+    [
+        (DualQDM, {}, IQ + 0.5 * 0.5 * 0.35**2),
+        (DualQDM, {"bellman_bounds": (1.2, 1.3), "bellman_penalty": 2.0}, IQ + 2.0 * 0.5 * (0.2**2 + 0.05**2)),
+        (DualQDM, {"bellman_bounds": 1.1, "value_mode": "v0"}, IQ_V0 + 0.5 * 0.5 * 0.25**2),
+        (IQLearn, {}, IQ + 0.5 * 1.45**2),
+        (IQLearn, {"objective": "paper"}, IQ + 0.25 * 1.45**2),
+        (IQLearn, {"regularization": 2.0, "value_mode": "v0"}, IQ_V0 + 2.0 * 1.45**2),
+        (IQLearn, {"divergence": "kl"}, -math.exp(-2.45) * 1.45 + 2.025),
+        (RegIQLearn, {}, IQ + 0.5 * 0.5 * (1.0 + 1.35**2)),
+        (RegIQLearn, {"objective": "paper"}, IQ + 0.25 * 0.5 * (1.0 + 1.35**2)),
+        (RegIQLearn, {"regularization": 2.0, "value_mode": "v0"}, IQ_V0 + 2.0 * 0.5 * (1.0 + 1.35**2)),
+        (SQIL, {"replay_weight": 3.0}, 0.35**2 + 3.0 * 1.0),
+        # rewards of 2 and values of 20
+        (LSIQ, {}, 19.0**2 + 0.5 * (2.5**2 + 5.35**2)),
+        # rewards of 4: expert 1 - (4 - 0.35), replay 2 + 4 - 1
+        (
+            LSIQ,
+            {"regularization": 0.25, "policy_term": "q_old_policy", "expert_target": "bootstrap", "td_loss": "huber"},
+            2.65 - 0.5 + 5.0 - 0.5,
+        ),
+        # the implicit rewards are 1.1 and 1.45
+        (RIZE, {"expert_level": 3.0, "policy_level": -1.0}, -1.45 + 0.5 * (1.1 + 1.45) + 0.1 * (1.55**2 + 2.1**2)),
+        (RIZE, {"value_mode": "v0_expert", "regularization": 2.0}, -1.45 + 0.1 * 3.0 + 2.0 * (8.55**2 + 3.9**2)),
+    ],
+)
+def test_a_class_minimises_its_objective(cls, options, expected):
+    rows, weights = two_rows()
+    model = cls("MlpPolicy", "Pendulum-v1", gamma=GAMMA, device="cpu", **options)
+    assert model.critic_loss(rows, weights).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_shares_outside_the_bounds_and_of_clamped_rewards():
+    """Of two critics' rewards (1.0, 1.35) and (3.0, 2.35) against the target, and (1.45) and (-6) of the expert's row."""
+    rows, weights = two_rows()
+    rows, twice = rows._replace(q=th.cat([rows.q, rows.q + th.tensor([[2.0, 1.0]])])), weights.constraint * 2
+    dual = DualQDM("MlpPolicy", "Pendulum-v1", bellman_bounds=(1.1, 1.4), device="cpu")
+    shares = dual.extra_statistics(rows, weights._replace(constraint=twice))
+    assert shares["below_bounds"].item() == pytest.approx(0.25) and shares["above_bounds"].item() == pytest.approx(0.5)
+    symmetric = DualQDM("MlpPolicy", "Pendulum-v1", bellman_bounds=1.1, device="cpu")  # rewards of -1.0, -0.65, 1.0 and 0.35
+    assert symmetric.extra_statistics(rows._replace(q=rows.q - 2), weights)["below_bounds"].item() == 0
+    iq = IQLearn("MlpPolicy", "Pendulum-v1", divergence="kl", device="cpu")
+    rows = rows._replace(q=th.tensor([[2.0, 1.0], [2.0, -6.45]]))
+    assert iq.extra_statistics(rows, weights)["clamped_share"].item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "cls, options, expected",
+    [
+        (DualQDM, {"bellman_bounds": (-1, 3)}, 3 + 2),
+        (DualQDM, {"bellman_bounds": (-5, 3), "bellman_penalty": 0}, 5 + 1),
+        (LSIQ, {"regularization": 0.25}, 4),
+        (ReCOIL, {"regularization": 0.25}, 4),
+        (RIZE, {"expert_level": -20.0}, 20 + 10),
+    ],
+)
+def test_largest_reward_of_a_class(cls, options, expected):
+    assert cls("MlpPolicy", "Pendulum-v1", device="cpu", **options)._largest_reward() == pytest.approx(expected)
 
 
 def random_rows(seed, n_critics=2, n=16):

@@ -113,6 +113,43 @@ def test_absorbing_value_of_the_paper_objective_carries_gradient(counting):
     assert rows.y_target[-1].item() == pytest.approx(0.99 * 3.0, rel=1e-4)
 
 
+@pytest.mark.parametrize("objective", ["reference", "paper"])
+def test_absorbing_rows_have_the_smaller_value_of_two_critics(objective, counting):
+    model = model_on_counting(counting, objective=objective, policy_kwargs={"n_critics": 2, "net_arch": [8]})
+    with th.no_grad():
+        model.critic.absorbing.copy_(th.tensor([0.02, 0.05]))
+        model.critic_target.absorbing.copy_(th.tensor([0.06, 0.03]))
+    rows = model._rows(model._sample_batch(8), None, 0.01)
+    assert rows.q[:, -1].tolist() == pytest.approx([2.0, 5.0]) and rows.v[-1].item() == pytest.approx(2.0)
+    assert rows.y_target[-1].item() == pytest.approx(0.99 * 3.0)
+    assert rows.y[-1].item() == pytest.approx(0.99 * (2.0 if objective == "paper" else 3.0))
+
+
+def test_next_values_are_of_their_own_critic(counting):
+    """After a termination they are the absorbing value, which the paper's form takes from the online critic."""
+    model = model_on_counting(counting, discrete=False, objective="paper", tau=0.1)
+    with th.no_grad():
+        model.critic.absorbing.fill_(0.02)
+        model.critic_target.absorbing.fill_(0.03)
+    batch = model._sample_batch(32)
+    rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.5)
+    draw = model.policy.draw(batch.next_obs, batch.noise.next_obs)
+    n, goes_on = len(batch.not_terminated), batch.not_terminated > 0
+    assert goes_on.any() and not goes_on.all()
+    for y, critic, end in ((rows.y, model.critic, 2.0), (rows.y_target, model.critic_target, 3.0)):
+        following = critic.q_values(batch.next_obs, draw.actions[0])[0] - 0.5 * draw.log_prob[0]
+        th.testing.assert_close(y[:n], 0.99 * th.where(goes_on, following, th.tensor(end)), rtol=1e-4, atol=1e-4)
+
+
+def test_initial_values_are_soft_values_of_the_online_critic(counting):
+    model = model_on_counting(counting, discrete=False, value_mode="initial", tau=0.1)
+    batch = model._sample_batch(8)
+    rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.5)
+    draw = model.policy.draw(batch.initial_obs, batch.noise.initial_obs)
+    expected = model.critic.q_values(batch.initial_obs, draw.actions[0])[0] - 0.5 * draw.log_prob[0]
+    th.testing.assert_close(rows.initial_v, expected)
+
+
 def test_paper_objective_telescopes_through_a_termination():
     """sum_t gamma^t (V(s_t) - gamma V(s_t+1)) = V(s_1) when the absorbing state is occupied for ever after step T."""
     horizon, gamma, c = 20, 0.9, 5.0
@@ -216,6 +253,10 @@ def test_further_action_samples_are_averaged(counting):
     next_v = mean_value(model.critic_target, batch.next_obs, batch.noise.next_obs)
     goes_on = batch.not_terminated > 0
     th.testing.assert_close(rows.y[:n][goes_on], 0.99 * next_v[goes_on])
+    # the actor's loss is of the first sample, in Q and in its entropy
+    draw = model.policy.draw(batch.obs, batch.noise.obs)
+    expected = (0.5 * draw.log_prob[0] - model.critic.q_values(batch.obs, draw.actions[0])[0]).mean().item()
+    assert model._actor_step(batch, draw, 0.5).item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("discrete", [True, False])
@@ -225,6 +266,25 @@ def test_learned_temperature_falls_when_entropy_is_ample(counting, discrete):
         assert (model.log_ent_coef.exp().item() < 0.1) == falls
         if discrete:
             assert model.policy.temperature.item() == pytest.approx(model.log_ent_coef.exp().item())
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_temperature_step_compares_the_entropy_with_its_target(counting, discrete):
+    """The loss is -log alpha (E[log pi] + target); with Discrete actions pi is the softmax of the smaller Q over alpha."""
+    options = {"ent_coef": "auto_0.1", "target_entropy": 0.3, "policy_kwargs": {"n_critics": 2, "net_arch": [8]}}
+    model = model_on_counting(counting, discrete=discrete, steps=8, **options)  # no update yet
+    batch = model._sample_batch(8)
+    draw = model.policy.draw(batch.obs, batch.noise.obs)
+    if discrete:
+        pi = th.softmax(model.critic(batch.obs).amin(dim=0) / 0.1, dim=-1)
+        log_prob = (pi * pi.log()).sum(dim=-1)
+    else:
+        log_prob = draw.log_prob[0]
+    expected = -np.log(0.1) * (log_prob.mean().item() + 0.3)
+    assert model._n_updates == 0 and abs(log_prob.mean().item()) > 0.01
+    assert model._ent_coef_step(batch, draw, model._current_ent_coef()).item() == pytest.approx(expected, rel=1e-4)
+    if discrete:
+        assert model.policy.temperature.item() == pytest.approx(model.log_ent_coef.exp().item()) != pytest.approx(0.1)
 
 
 def test_implicit_reward_scales_box_actions(counting):
