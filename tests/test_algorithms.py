@@ -54,6 +54,9 @@ def test_learns_and_predicts(cls, env_id, demos):
     assert model.num_timesteps == 30
     assert model._n_updates == (30 if cls is BC else 22)
     assert not th.equal(before, weights_of(model)) and th.isfinite(weights_of(model)).all()
+    model.logger.name_to_value.clear()
+    model.train(2, 8)
+    assert model.logger.name_to_value["train/n_updates"] == model._n_updates  # for whoever writes the log next
     action, _ = model.predict(model.observation_space.sample())
     assert model.action_space.contains(action) or model.action_space.contains(int(action))
 

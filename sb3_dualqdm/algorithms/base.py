@@ -689,6 +689,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
                     self._update_target()
                 self._after_update()
             self._last_batch = batch
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if self._statistics.count >= READ_INTERVAL:
             self._read_statistics()
 
@@ -838,7 +839,6 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         means = self._statistics.read()
         if not means:
             return
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if self.log_ent_coef is None and "critic_loss" in means:
             self.logger.record("train/ent_coef", float(self.ent_coef))
         for name, value in means.items():
