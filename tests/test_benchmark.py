@@ -122,8 +122,8 @@ def test_obstacles():
     assert reason(params={"bellman_penalty": 1, "n_action_samples": 2}) is None  # its own argument and an inherited one
     assert "5 episodes but 10 are needed" in reason(params={"n_demonstrations": 10})
     assert reason(params={"n_demonstrations": 10, "demonstrations": "elsewhere"}) is None
-    assert "no built-in demonstrations of Humanoid-v4" in reason(task="Humanoid-v4")
-    assert reason(method="sac", task="Humanoid-v4") is None
+    assert "no built-in demonstrations of Humanoid-v5" in reason(task="Humanoid-v5")
+    assert reason(method="sac", task="Humanoid-v5") is None
 
 
 def test_other_demonstrations(tmp_path):

@@ -22,7 +22,8 @@ EXPERTS = Path(__file__).parents[1] / "benchmarks" / "experts"
 CLASSIC = {"CartPole-v1": 500.0, "Acrobot-v1": -85.0, "Pendulum-v1": -170.0, "MountainCarContinuous-v0": 90.0}
 TARGETS = {"HalfCheetah": 8000, "Hopper": 3000, "Swimmer": 300, "Walker2d": 4000}
 MUJOCO = {f"{task}-v{version}": target for task, target in TARGETS.items() for version in (4, 5)}
-BELOW = ["Walker2d-v5"]  # the expert was trained in v4
+MUJOCO |= {"Ant-v4": 4000, "Humanoid-v4": 5000}  # observations of v5 have another size
+BELOW = ["Ant-v4", "Humanoid-v4", "Walker2d-v5"]  # Walker2d's expert was trained in v4
 BOX2D = {"BipedalWalker-v3": 280.0, "LunarLander-v3": 240.0, "LunarLanderContinuous-v3": 240.0}
 GOOD = CLASSIC | MUJOCO | BOX2D
 LIMITS = {"CartPole-v1": 500, "Acrobot-v1": 500, "Pendulum-v1": 200, "MountainCarContinuous-v0": 999, "BipedalWalker-v3": 1600}
@@ -196,7 +197,7 @@ def test_deliberately_bad_experts(env_id, name, low, high, monkeypatch):
 
 def test_unknown_id():
     with pytest.raises(
-        ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, BipedalWalker-v3, CartPole-v1, "
+        ValueError, match=r"no built-in demonstrations for 'Pong-v9', only for Acrobot-v1, Ant-v4, BipedalWalker-v3, "
     ):
         load_demonstrations("builtin:Pong-v9")
 
