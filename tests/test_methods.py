@@ -627,6 +627,7 @@ def test_dac_learns_from_replay_rows_with_rewards_of_the_discriminator(demos):
     assert th.equal(part.obs, batch.obs[:8]) and th.equal(part.noise.next_obs, batch.noise.next_obs[:, :8])
     assert part.weights.actor[:8].tolist() == pytest.approx([1 / 8] * 8) and len(part.weights.actor) == 16
     assert (part.weights.expert == 0).all()
+    assert all(th.equal(ours, theirs[8:]) for ours, theirs in zip(batch.expert_rows(), (batch.obs, batch.actions)))
 
 
 def absorbing_batch(model):

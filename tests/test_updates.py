@@ -176,8 +176,12 @@ def test_the_absorbing_state_has_its_share_of_the_occupancy_in_every_batch(count
     # a buffer that ends within an episode: 5 + 2 steps, of which one terminates
     occupancy = sum(0.8**t for t in (0, 1, 2, 3, 4, 0, 1))
     model = model_on_counting(counting, objective="paper", gamma=0.8, steps=7)
-    assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(0.8**5 / 0.2 / (occupancy + 0.8**5 / 0.2))
-    model.learn(3, reset_num_timesteps=False)  # it follows what is stored
+    ending = 0.8**5 / 0.2
+    assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(ending / (occupancy + ending))
+    model.replay_buffer.prefill(model.demo_buffer.stored)  # two more episodes; it follows what is stored
+    occupancy += 2 * sum(0.8**t for t in range(5))
+    assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(3 * ending / (occupancy + 3 * ending))
+    model.learn(3, reset_num_timesteps=False)
     assert model.replay_buffer.absorbing_share(0.8) == pytest.approx(share)
 
 
@@ -197,9 +201,17 @@ def test_one_of_the_rows_that_a_terminal_row_stands_for_terminates(counting, sub
 
 
 def test_paper_weights_of_very_late_steps_are_finite():
-    rows = RawRows(None, None, None, th.zeros(1, 16, dtype=th.bool), th.full((1, 16), 1_000_000))
+    step = th.tensor([[0] * 16, [1_000_000] * 16])  # batches of their own
+    rows = RawRows(None, None, None, th.zeros(2, 16, dtype=th.bool), step)
     weights = row_weights(rows, 8, th.device("cpu"), 0.5, "paper", "absorbing")
     assert all(th.isfinite(weight).all() for weight in weights)
+
+
+def test_terminated_replay_rows_stand_for_themselves():
+    """A row of demonstrations on the grid of every fourth step is one of four, of which one terminates."""
+    rows = RawRows(None, None, None, th.ones(1, 4, dtype=th.bool), th.zeros(1, 4))
+    weights = row_weights(rows, 2, th.device("cpu"), 0.9, "reference", "absorbing", 4)
+    assert weights.replay[0, 4:].tolist() == [0.5, 0.5, 0, 0] and weights.expert[0, 4:].tolist() == [0, 0, 0.125, 0.125]
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------------
@@ -242,6 +254,7 @@ def test_further_action_samples_are_averaged(counting):
     batch = model._sample_batch(4)
     n = len(batch.not_terminated)
     assert batch.noise.obs.shape == batch.noise.next_obs.shape == (3, n, 1)
+    assert not th.equal(batch.noise.obs, batch.noise.next_obs)
     rows = model._rows(batch, model.policy.draw(batch.obs, batch.noise.obs), 0.5)
 
     def mean_value(critic, obs, noises):
