@@ -235,6 +235,9 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
         runs.execute(failing, record=path)
     killer.join()
     assert path.with_suffix(".zip").exists()
+    for changed, message in (({"steps": 100}, "steps = 400 where 100"), ({"seed": 9}, f"seed = {RUN.seed} where 9")):
+        with pytest.raises(runs.RunFailed, match=f"interrupted, with {message} is asked for"):  # and nothing is lost
+            runs.execute(dataclasses.replace(failing, **changed), record=path)
     rest = runs.execute(failing, record=path)
     assert 0 < rest["resumed_at"][0] < 400
     for one, other in zip(whole["evaluations"], rest["evaluations"], strict=True):

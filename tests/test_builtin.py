@@ -121,7 +121,8 @@ def test_replaying_the_actions_from_the_seeds(env_id):
         assert np.allclose(obs, demos.obs[rows[0]], atol=1e-6)
         for row in rows:
             obs, _, terminated, truncated, _ = play(env, demos.actions[row])
-            drift[row] = np.abs(obs - demos.next_obs[row]).max()
+            # relative, because stored values are rounded to float32 and Humanoid has contact forces of thousands
+            drift[row] = (np.abs(obs - demos.next_obs[row]) / np.maximum(1, np.abs(demos.next_obs[row]))).max()
             if terminated or truncated:
                 break
     if recorded == installed:

@@ -96,16 +96,20 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
     :param record: file that is rewritten after each evaluation, with a checkpoint beside it, from which an interrupted run
         goes on, and one of fewer steps whose checkpoint was kept; default: a temporary one.
     :return: what is kept of the run.
-    :raises RunFailed: if the process fails, or ends before the run does.
+    :raises RunFailed: if the process fails, or ends before the run does, or a run with other settings was interrupted.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         record = record or folder / "record.json"
         checkpoint = record.with_suffix(".zip")
         started = json.loads(record.read_text()) if record.exists() else {}
-        if not started or _difference(run, started["run"]):
+        if not started:
             checkpoint.unlink(missing_ok=True)
-            record.unlink(missing_ok=True)
+        elif key := _difference(run, {**started["run"], "steps": _steps_begun(started)}):
+            raise RunFailed(
+                f"{record} is a run that was interrupted, with {key} = {started['run'].get(key)!r} where "
+                f"{as_dict(run)[key]!r} is asked for: finish it with its settings, name another --folder, or delete it."
+            )
         request = folder / "request.json"
         request.write_text(json.dumps({"run": as_dict(run), "record": str(record)}))
         arguments = command(run, request, folder / "logs", checkpoint, execution)
@@ -134,9 +138,17 @@ def execute(run: Run, execution: Execution = Execution(), record: Path | None = 
         return {"command": ["python", *arguments], **result}
 
 
+def _steps_begun(record: dict[str, Any]) -> int:
+    """Steps that a run has made at most, which is then a run of so many steps that is not finished."""
+    run, evaluations = record["run"], record["evaluations"]
+    if record["status"] == "finished":
+        return run["steps"]
+    return min(run["steps"], (evaluations[-1]["step"] if evaluations else 0) + run["eval_every"])
+
+
 def _difference(run: Run, stored: dict[str, Any]) -> str | None:
     """First setting that keeps a stored run from being this one, or the beginning of it: fewer steps are no difference."""
-    shorter = "steps" in stored and stored["steps"] < run.steps
+    shorter = "steps" in stored and stored["steps"] <= run.steps
     settings = as_dict(run).items()
     return next((key for key, value in settings if stored.get(key) != value and not (key == "steps" and shorter)), None)
 
