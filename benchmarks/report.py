@@ -23,8 +23,8 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from sb3_dualqdm.benchmark.analysis import steps_of
-from sb3_dualqdm.benchmark.suites import label
+from sb3_dualqdm.benchmark import analysis, figures
+from sb3_dualqdm.benchmark.suites import expand, label
 from sb3_dualqdm.demonstrations.builtin import manifest, random_return
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     last = runs.sort_values("step").groupby(["env", "variant", "seed"]).tail(1)
     groups = last.groupby(["env", "variant"])
     table = groups.agg(
-        steps=("step", steps_of),
+        steps=("step", analysis.steps_of),
         seeds=("seed", "count"),
         mean=("mean", "mean"),
         worst_seed=("mean", "min"),
@@ -154,14 +154,11 @@ def _envs(folder: str) -> list[str]:
 
 def suite(name: str) -> str:
     """``@suite``."""
-    from sb3_dualqdm.benchmark import analysis
-    from sb3_dualqdm.benchmark.suites import expand
-
     records, runs = analysis.read(RESULTS / name), expand(name)
     if not records:
         return f"### {name}\n\n*Missing: none of its {len(runs)} runs is finished.*\n"
-    figures = "".join(image(path, "100%") for path in sorted((RESULTS / name).glob("*.png")))
-    return f"### {name}\n\n{analysis.report(records, runs, {})}\n{figures}"
+    images = "".join(image(path, "100%") for path in sorted((RESULTS / name).glob("*.png")))
+    return f"### {name}\n\n{analysis.report(records, runs, {})}\n{images}"
 
 
 def extremes(expert: dict[str, Any]) -> str:
@@ -225,8 +222,6 @@ def main() -> None:
             plot(runs, env, folder / f"{env}.png")
     plot_experts(RESULTS / "experts", RESULTS / "experts" / "curves.png")
     for folder in sorted({path.parent for path in RESULTS.glob("*/[!.]*_s[0-9]*.json")}):
-        from sb3_dualqdm.benchmark import analysis, figures
-
         figures.plot(folder.name, analysis.evaluations(analysis.read(folder)), folder)
     PAGE.write_text(page())
     BUILTIN_SETS.write_text(builtin_sets())

@@ -450,6 +450,8 @@ def test_statistics_say_after_how_many_steps():
     final = analysis.last(analysis.evaluations(records))
     assert analysis.interquartile_means(final).steps.to_dict() == {"Dual Q-DM": "1,000 to 3,000", "BC": "2,000"}
     assert analysis.improvement_probabilities(final).steps.tolist() == ["1,000 to 3,000"]
+    unscored = final.iloc[:1].assign(task="Task-v0", score=np.nan, step=9000)  # does not enter the means
+    assert analysis.interquartile_means(pd.concat([final, unscored])).steps["Dual Q-DM"] == "1,000 to 3,000"
 
 
 @needs_rliable

@@ -495,13 +495,19 @@ def test_done_reward_is_q():
     assert trainer.reward_test.predict(obs, acts, next_obs, np.ones(6, bool)) == pytest.approx(q, abs=1e-4)
 
 
-def test_done_reward_of_recoil_is_q():
+def box_model_and_rows(cls):
+    """A trained model, and rows with their actions as they are and on the scale of [-1, 1]."""
     env = CountingEnv(discrete=False)
     demonstrations = collect_demonstrations(lambda obs: np.zeros(1, np.float32), env, 2)
-    model = ReCOIL("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
+    model = cls("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
     obs, acts, next_obs, _ = rows(discrete=False)
+    return model, obs, acts, next_obs, th.as_tensor((acts - 1) / 3)  # [-2, 4] is 1 +- 3
+
+
+def test_done_reward_of_recoil_is_q():
+    model, obs, acts, next_obs, scaled = box_model_and_rows(ReCOIL)
     with th.no_grad():
-        q = model.critic.q_values(th.as_tensor(obs), th.as_tensor((acts - 1) / 3)).mean(dim=0).numpy()  # [-2, 4] is 1 +- 3
+        q = model.critic.q_values(th.as_tensor(obs), scaled).mean(dim=0).numpy()
     done = np.ones(6, bool)
     assert ImplicitRewardNet(model).predict(obs, acts, next_obs, done) == pytest.approx(q, abs=1e-4)
     # -200 is what ReCOIL expects after a termination
@@ -510,13 +516,10 @@ def test_done_reward_of_recoil_is_q():
 
 
 def test_done_reward_of_value_dice_is_minus_nu():
-    env = CountingEnv(discrete=False)
-    demonstrations = collect_demonstrations(lambda obs: np.zeros(1, np.float32), env, 2)
-    model = ValueDICE("MlpPolicy", env, demonstrations=demonstrations, **SMALL).learn(20)
-    obs, acts, next_obs, _ = rows(discrete=False)
+    model, obs, acts, next_obs, scaled = box_model_and_rows(ValueDICE)
     with th.no_grad():
         model.critic.absorbing.fill_(0.05)  # nu is 5 after a termination
-        nu = model.critic.q_values(th.as_tensor(obs), th.as_tensor((acts - 1) / 3))[0].numpy()  # [-2, 4] is 1 +- 3
+        nu = model.critic.q_values(th.as_tensor(obs), scaled)[0].numpy()
     done = np.ones(6, bool)
     assert ImplicitRewardNet(model).predict(obs, acts, next_obs, done) == pytest.approx(-nu, abs=1e-4)
     plain = ImplicitRewardNet(model, absorbing_tail=False)

@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     if not records:
         raise SystemExit(f"error: {folder} has no finished run of what was asked for: make some with the command run.")
     try:
-        _show(args, runs, records, folder)
+        _show(args, runs, records, [run for run in runs if run.name not in done], folder)
     except ImportError as error:  # rliable is an extra
         raise SystemExit(f"error: {error}") from None
     return 0
@@ -137,13 +137,12 @@ def _duration(hours: float) -> str:
     return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
 
 
-def _show(args: argparse.Namespace, runs: list[Run], records: list[dict[str, Any]], folder: Path) -> None:
+def _show(args: argparse.Namespace, runs: list[Run], records: list[dict[str, Any]], missing: list[Run], folder: Path) -> None:
     """The commands aggregate and plot."""
     from sb3_dualqdm.benchmark import analysis, figures
 
     if args.command == "aggregate":
-        done = {Run(**record["run"]).name for record in records}
-        _, obstacles = _possible([run for run in runs if run.name not in done])
+        _, obstacles = _possible(missing)
         text = analysis.report(records, runs, obstacles)
         (folder / "summary.md").write_text(text)
         analysis.last(analysis.evaluations(records)).round(4).to_csv(folder / "summary.csv", index=False)

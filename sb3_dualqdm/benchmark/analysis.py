@@ -176,11 +176,12 @@ def interquartile_means(final: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     :return: a row for each method: iqm, low, high (NaN from one seed), seeds, tasks, steps of the runs.
     """
     _, metrics = _rliable()
+    scored = final.dropna(subset=["score"])
     rows = {}
-    for method, (tasks, scores) in score_matrices(final).items():
+    for method, (tasks, scores) in score_matrices(scored).items():
         iqm, low, high = _interval(scores, lambda matrix: np.array([metrics.aggregate_iqm(matrix)]), seed)
-        rows[method] = {"iqm": iqm, "low": low, "high": high, "seeds": len(scores), "tasks": ", ".join(tasks)}
-        rows[method]["steps"] = steps_of(final.step[final.method == method])
+        facts = {"seeds": len(scores), "tasks": ", ".join(tasks), "steps": steps_of(scored.step[scored.method == method])}
+        rows[method] = {"iqm": iqm, "low": low, "high": high, **facts}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["iqm", "low", "high", "seeds", "tasks", "steps"])
 
 
