@@ -50,7 +50,8 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     last = runs.sort_values("step").groupby(["env", "variant", "seed"]).tail(1)
     groups = last.groupby(["env", "variant"])
     table = groups.agg(
-        steps=("step", analysis.steps_of),
+        fewest_steps=("step", "min"),
+        steps=("step", "max"),
         seeds=("seed", "count"),
         mean=("mean", "mean"),
         worst_seed=("mean", "min"),
@@ -68,7 +69,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     ]
     for row in table.itertuples():
         lines.append(
-            f"| {row.env} | {row.variant} | {row.steps} | {row.seeds} | {row.mean:.1f} "
+            f"| {row.env} | {row.variant} | {analysis.steps_of([row.fewest_steps, row.steps])} | {row.seeds} | {row.mean:.1f} "
             f"| {row.worst_seed:.1f} to {row.best_seed:.1f} | {row.expert:.1f} | {row.demonstrations} |"
         )
     return "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,13 @@ def _describe(returns: np.ndarray, wanted: int) -> str:
     return text if len(returns) >= wanted else f"{text}, {wanted - len(returns)} of {wanted} seeds {MISSING}"
 
 
-def steps_of(steps: pd.Series) -> str:
+def steps_of(steps: Collection[int]) -> str:
     """
     How long runs are: a number, or the shortest and the longest.
 
     :param steps: a value for each run.
     """
-    return " to ".join(f"{value:,}" for value in sorted({steps.min(), steps.max()}))
+    return " to ".join(f"{value:,}" for value in sorted({min(steps), max(steps)}))
 
 
 def score_matrices(final: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
