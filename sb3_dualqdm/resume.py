@@ -18,10 +18,12 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.utils import get_device
 
 from sb3_dualqdm.acceleration import MACHINE_ARGUMENTS, CompiledUpdate
@@ -35,6 +37,8 @@ VEC_NORMALIZE_FIELDS = (
 )
 # Arguments that may differ in a model that goes on from a checkpoint
 LOOSE_ARGUMENTS = ("verbose", "tensorboard_log", "stats_window_size", "demonstrations", "extra_transitions", "seed")
+# Remaining progress at which schedules are compared
+SAMPLED_PROGRESS = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 Model = TypeVar("Model", bound=Any)
 
@@ -233,11 +237,26 @@ def constructor_arguments(model_class: type) -> set[str]:
 
 
 def _as_text(value: Any) -> str | None:
-    """A value as JSON, as SB3 saves it where it can; None for others, which need not be equal when they are read again."""
+    """
+    A value as JSON: a schedule as its values, any other object as what it is called, since it need not be equal to itself
+    when it is read again; None where there is no such text.
+    """
+    if callable(value) and not isinstance(value, (type, th.nn.Module, ActionNoise)):
+        value = [float(value(progress)) for progress in SAMPLED_PROGRESS]
     try:
-        return json.dumps(value, sort_keys=True)
+        return json.dumps(value, sort_keys=True, default=_named)
     except TypeError:
         return None
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, ActionNoise):
+        return repr(value)  # its parameters, without its state
+    return (value if isinstance(value, type) else type(value)).__qualname__
 
 
 def _check_same_arguments(model: Any, loaded: Any, path: Any) -> None:

@@ -354,7 +354,8 @@ def test_resume_refusals(demos, tmp_path):
 
 def test_other_runs_do_not_go_on_from_a_checkpoint(demos, tmp_path):
     path, given = tmp_path / "run.zip", {"demonstrations": demos["CartPole-v1"], "seed": 0, **SMALL}
-    options = {"bellman_bounds": (-1, 1), "learning_rate": 1e-3, "train_freq": (1, "step"), "n_demonstrations": [0]}
+    options = {"bellman_bounds": (-1, 1), "learning_rate": "lin_1e-3", "train_freq": (1, "step"), "n_demonstrations": [0]}
+    options["policy_kwargs"] = {"net_arch": [16], "activation_fn": th.nn.Tanh}
 
     def run(cls=DualQDM, steps=30, **changes):
         model = cls("MlpPolicy", "CartPole-v1", **{**given, **(options if cls is DualQDM else {}), **changes})
@@ -368,8 +369,11 @@ def test_other_runs_do_not_go_on_from_a_checkpoint(demos, tmp_path):
     for changes, message in (
         ({"gamma": 0.5}, "has gamma=0.99 but the model that would go on from it has gamma=0.5"),
         ({"bellman_bounds": (0, 1)}, r"bellman_bounds=\[-1, 1\] but .* bellman_bounds=\[0, 1\]"),
-        ({"policy_kwargs": {"net_arch": [8]}}, r'policy_kwargs=.*"net_arch": \[16\]'),
-        ({"learning_rate": 2e-3}, "has learning_rate=0.001 but"),
+        ({"policy_kwargs": {"net_arch": [8], "activation_fn": th.nn.Tanh}}, r'policy_kwargs=.*"net_arch": \[16\]'),
+        ({"policy_kwargs": {"net_arch": [16], "activation_fn": th.nn.ReLU}}, '"activation_fn": "Tanh"'),
+        ({"learning_rate": "lin_2e-3"}, r"has learning_rate=\[0.001, .* has learning_rate=\[0.002, "),
+        ({"learning_rate": 1e-3}, r"has learning_rate=\[0.001, .* has learning_rate=0.001:"),
+        ({"train_freq": (4, "step")}, r'has train_freq=\[1, "step"\] but .* train_freq=\[4, "step"\]'),
     ):
         with pytest.raises(ValueError, match=message):
             run(**changes)
