@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 
 from sb3_dualqdm.resume import continue_from, save_checkpoint, with_suffix
 
@@ -78,3 +78,15 @@ class ResumableCheckpoint(BaseCallback):
         # a callback that stopped training did so within a rollout
         if self.model.offline or self.model._last_obs is not None:
             self._save_if_due()
+
+
+class TimeStepProgressBar(ProgressBarCallback):
+    """SB3's progress bar, where an update of an offline model is one time step, however many copies its environment has."""
+
+    model: Any
+
+    def _on_step(self) -> bool:
+        if not self.model.offline:
+            return super()._on_step()
+        self.pbar.update(1)
+        return True

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,7 @@ import torch as th
 from algorithm_helpers import SMALL, CountingEnv, demonstrations_for
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
@@ -689,6 +690,18 @@ def test_offline_runs_log_their_last_updates(cls, demos, tmp_path):
     assert steps_logged()[3:] == [(1000, 2017)]
     model.learn(3, log_interval=None)
     assert len(steps_logged()) == 4
+
+
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("is_listed", [True, False])  # as rl_zoo3 passes it
+def test_progress_is_counted_in_time_steps(is_listed, offline, demos, monkeypatch):
+    bar = mock.Mock()
+    monkeypatch.setattr("stable_baselines3.common.callbacks.tqdm", bar)
+    options = {"demonstrations": demos["CartPole-v1"], "gradient_steps": -1, "offline": offline, **SMALL}
+    model = DualQDM("MlpPolicy", make_vec_env("CartPole-v1", 3), **options)
+    model.learn(12, **({"callback": [ProgressBarCallback()]} if is_listed else {"progress_bar": True}))
+    assert bar.call_args.kwargs == {"total": 12}
+    assert sum(call.args[0] for call in bar.return_value.update.call_args_list) == 12
 
 
 @pytest.mark.parametrize("offline", [True, False])

@@ -18,7 +18,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
@@ -46,6 +46,7 @@ from sb3_dualqdm.buffers import (
     RawRows,
     concatenate,
 )
+from sb3_dualqdm.callbacks import TimeStepProgressBar
 from sb3_dualqdm.demonstrations import Demonstrations, load_demonstrations
 from sb3_dualqdm.demonstrations.types import map_obs
 from sb3_dualqdm.policies import POLICY_ALIASES, policy_for
@@ -630,6 +631,15 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             self._bc_warmup()
             self._warmed_up = True
         return total_timesteps, callback
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        initialised = super()._init_callback(callback, progress_bar)
+        callbacks = getattr(initialised, "callbacks", [])
+        for index, each in enumerate(callbacks):
+            if self.offline and isinstance(each, ProgressBarCallback):
+                callbacks[index] = TimeStepProgressBar()
+                callbacks[index].init_callback(self)
+        return initialised
 
     def _normalise_by_demonstrations(self) -> None:
         """VecNormalize has seen next to nothing before the first environment step: let it see the demonstrations."""
