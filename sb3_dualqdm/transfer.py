@@ -7,6 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 from stable_baselines3 import SAC
+from stable_baselines3.common.noise import VectorizedActionNoise
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
@@ -62,6 +63,10 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
     if moves and replay_buffer.n_envs == sac.n_envs:
         sac.replay_buffer = replay_buffer
         sac.learning_starts = kwargs.get("learning_starts", 0)
+
+    noise = sac.action_noise
+    if "action_noise" not in kwargs and isinstance(noise, VectorizedActionNoise) and len(noise.noises) != sac.n_envs:
+        sac.action_noise = noise.base_noise  # SB3 makes one for each of the environments of it in learn()
 
     actor = model.actor.state_dict()
     if model.policy.actor_distribution == "clipped":

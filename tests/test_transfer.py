@@ -6,6 +6,7 @@ import torch as th
 from algorithm_helpers import SMALL, demonstrations_for
 from stable_baselines3 import SAC
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_dualqdm import DualQDM, ReCOIL, to_sac
@@ -100,6 +101,14 @@ def test_experience_of_another_number_of_environments_stays_behind(demos):
         sac = to_sac(model, make_vec_env("Pendulum-v1", 2), **options)
         assert sac.replay_buffer.size() == 0 and sac.learning_starts == learning_starts
     assert to_sac(model, make_vec_env("Pendulum-v1", 1)).learning_starts == 0
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_noise_moves_along_to_other_numbers_of_environments(n_envs, demos):
+    options = {"action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1)), "gradient_steps": -1}
+    model = trained(demos, {"network_style": "sb3"}, make_vec_env("Pendulum-v1", 2), **options)
+    sac = to_sac(model, make_vec_env("Pendulum-v1", n_envs)).learn(6)
+    assert sac.num_timesteps == 6 and sac.action_noise().shape == ((n_envs, 1) if n_envs > 1 else (1,))
 
 
 def test_normalised_environment_moves_along(demos):
