@@ -41,6 +41,7 @@ from stable_baselines3.common.vec_env import (
 
 from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
 from sb3_dualqdm.buffers import ImitationReplayBuffer
+from sb3_dualqdm.callbacks import ResumableCheckpoint
 
 pytestmark = pytest.mark.both
 
@@ -523,6 +524,17 @@ def test_other_numbers_of_environments(demos, tmp_path):
     assert loaded.replay_buffer.n_envs == 3
     with pytest.raises(ValueError, match="use the same number of environments"):
         loaded.load_replay_buffer(tmp_path / "replay")
+
+
+def test_ids_stand_for_environments_wherever_one_is_given(demos, tmp_path):
+    given = {"demonstrations": demos["CartPole-v1"]}
+    model = DualQDM("MlpPolicy", "CartPole-v1", seed=0, **given, **SMALL)
+    model.learn(12, ResumableCheckpoint(tmp_path / "run", 10))
+    model.set_env("CartPole-v1")
+    model.save(tmp_path / "model")
+    for each in (model, DualQDM.load(tmp_path / "model", env="CartPole-v1", **given)):
+        assert each.learn(12).num_timesteps == 12
+    assert DualQDM.resume(tmp_path / "run", "CartPole-v1", **given).get_env().num_envs == 1
 
 
 def test_environment_kept_reset_and_replaced(demos):

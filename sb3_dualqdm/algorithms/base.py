@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 from stable_baselines3.common.noise import ActionNoise
@@ -286,7 +286,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     # --- construction -----------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+    def _wrap_env(env: GymEnv | str, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        env = maybe_make_env(env, verbose)  # SB3 makes one from an id at construction only
         environments.check_action_space(env.action_space)
         environments.check_observation_space(env.observation_space)
         venv = BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
@@ -455,14 +456,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             vars(self).update(previous)
             raise
 
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+    def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
         """
         Change the environment; see SB3's ``set_env``. Demonstrations are read again if its time limit is another one.
 
-        :param env: environment with the same spaces and number of copies
+        :param env: environment, or its id, with the same spaces and number of copies
         :param force_reset: reset it before learning continues
         """
-        super().set_env(env, force_reset)
+        super().set_env(env, force_reset)  # type: ignore[arg-type]
         if self.demo_buffer is not None and environments.time_limit(self.env) != self._demonstrations_time_limit:
             self.demo_buffer = None
 
@@ -957,13 +958,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     # --- saving -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls: type[SelfImitation], path: Any, env: GymEnv | None = None, *args: Any, **kwargs: Any) -> SelfImitation:
+    def load(cls: type[SelfImitation], path: Any, env: GymEnv | str | None = None, *args: Any, **kwargs: Any) -> SelfImitation:
         """
         Load a model; see SB3's ``load``. A stored demonstration path is read again when ``learn`` is called; ``acceleration``
         and ``replay_device`` are the defaults unless given.
 
         :param path: zip file
-        :param env: environment to continue learning in; prediction needs none
+        :param env: environment to continue learning in, or its id; prediction needs none
         :param kwargs: arguments to change, such as ``demonstrations=``
         """
         if "demonstrations" in kwargs:
@@ -973,14 +974,14 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
-            model = super().load(path, env, *args, **kwargs)
+            model = super().load(path, env, *args, **kwargs)  # type: ignore[arg-type]
         model._sync_temperature()
         if kwargs.get("demonstrations") is not None:
             model._load_demonstrations()
         return model
 
     @classmethod
-    def resume(cls: type[SelfImitation], path: Any, env: GymEnv, **kwargs: Any) -> SelfImitation:
+    def resume(cls: type[SelfImitation], path: Any, env: GymEnv | str, **kwargs: Any) -> SelfImitation:
         """
         Go on from a checkpoint of :class:`sb3_dualqdm.callbacks.ResumableCheckpoint`, exactly where the killed run was.
 
