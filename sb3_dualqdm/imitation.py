@@ -42,6 +42,8 @@ __all__ = ["DualQDMTrainer", "IQLearnTrainer", "ImplicitRewardNet", "RegIQLearnT
 
 # Environment steps between two calls of a callback
 GEN_TRAIN_TIMESTEPS = 2048
+# What a pickled trainer has of its model beside the zip, which holds no objects
+LEARNED_FROM = ("demonstrations", "extra_transitions")
 
 
 class _Frozen:
@@ -390,19 +392,19 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
         state = super().__getstate__()
         del state["_reward"]
         state["gen_algo"] = _Frozen(self.gen_algo)
-        state["demonstrations"] = self.gen_algo.demonstrations
+        state.update({name: getattr(self.gen_algo, name) for name in LEARNED_FROM})
         state["venv"] = _pickled(self.venv)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
-        demonstrations, venv = state.pop("demonstrations"), state["venv"]
+        learned_from, venv = {name: state.pop(name) for name in LEARNED_FROM}, state["venv"]
         state["venv"] = None if venv is None else cloudpickle.loads(venv)
         state["gen_algo"] = state["gen_algo"].model()
         super().__setstate__(state)
         if self.venv is not None:
             self.gen_algo.set_env(self.venv)
-        vars(self.gen_algo)["demonstrations"] = demonstrations  # read when training goes on, not here
+        vars(self.gen_algo).update(learned_from)  # read when training goes on, not here
         self._set_up()
 
 

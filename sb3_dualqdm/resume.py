@@ -289,7 +289,8 @@ def continue_from(model: Any, path: Any) -> None:
             stacklevel=2,
         )
     kept = (
-        *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256", "extra_transitions"),
+        *("env", "_vec_normalize_env", "demo_buffer", "demonstrations", "demonstrations_sha256"),
+        *("extra_transitions", "_has_extra_transitions"),
         *("_total_timesteps", "_asked_timesteps", "_logger", "_custom_logger", "start_time", "_warnings", "verbose"),
         *(["_replay_buffer"] if model.offline else []),  # which holds extra transitions alone and is in no checkpoint
     )

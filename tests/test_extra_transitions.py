@@ -10,6 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from sb3_dualqdm import BC, DualQDM, collect_demonstrations
+from sb3_dualqdm.callbacks import ResumableCheckpoint
 
 pytestmark = pytest.mark.both
 
@@ -83,6 +84,20 @@ def test_saved_and_loaded(source, tmp_path):
     loaded.load_replay_buffer(tmp_path / "replay")
     loaded.learn(5)
     assert loaded.replay_buffer.size() == 20  # once, not twice
+
+
+def test_offline_models_do_not_forget_them_silently(tmp_path):
+    model = model_with(experience(), offline=True)
+    model.learn(3, ResumableCheckpoint(tmp_path / "run", 1))
+    model.save(tmp_path / "model")
+    env, given = DummyVecEnv([lambda: CountingEnv(5, "terminated", False)]), {"demonstrations": experience(1)}
+    for restore, name in ((DualQDM.load, "model"), (DualQDM.resume, "run")):
+        with pytest.raises(ValueError, match=r"learned from extra_transitions too, .* pass extra_transitions= to load"):
+            restore(tmp_path / name, env, **given).learn(1, reset_num_timesteps=False)
+        whole = restore(tmp_path / name, env, extra_transitions=experience(), **given).learn(1, reset_num_timesteps=False)
+        assert len(whole._sample_batch(8).actions) == 16
+    alone = DualQDM.load(tmp_path / "model", env, extra_transitions=None, **given).learn(1)
+    assert len(alone._sample_batch(8).actions) == 8
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

@@ -438,6 +438,14 @@ def test_pickled_trainer_predicts_the_same_and_goes_on(capsys):
     assert rounds == [0, 1] and copy.gen_algo.num_timesteps == 34 and trainer.gen_algo.num_timesteps == 20
 
 
+def test_pickled_trainer_of_an_offline_model_keeps_its_extra_transitions():
+    trainer = trainer_of(model={"offline": True, "extra_transitions": trajectories(2)})
+    trainer.train(3)
+    copy = pickle.loads(pickle.dumps(trainer))
+    copy.train(3)
+    assert copy.gen_algo.num_timesteps == 6 and len(copy.gen_algo._sample_batch(8).actions) == 16
+
+
 def test_environment_that_cannot_be_pickled_is_asked_for():
     venv = VecNormalize(counting_venv(), norm_reward=False)
     trainer = trainer_of(venv)

@@ -147,12 +147,17 @@ def check_offline_data(algorithm: Any) -> None:
     Check what an offline method learns from beside the demonstrations, which a model that only predicts does without.
 
     :param algorithm: its attributes are the constructor's arguments
-    :raises ValueError: when there is nothing
+    :raises ValueError: when there is nothing, or less than there was
     """
     if algorithm.offline and algorithm.offline_support == "extra_transitions" and algorithm.extra_transitions is None:
         raise ValueError(
             f"offline=True was given but {type(algorithm).__name__} needs transitions beside the demonstrations: pass "
             "extra_transitions=."
+        )
+    if algorithm.offline and algorithm._has_extra_transitions and algorithm.extra_transitions is None:
+        raise ValueError(
+            "The model learned from extra_transitions too, which were objects and are not in its file: pass "
+            "extra_transitions= to load() or resume(), None to go on without them."
         )
 
 

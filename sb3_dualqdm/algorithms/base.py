@@ -259,6 +259,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         self.n_action_samples = n_action_samples
         self.bc_warmup_steps = bc_warmup_steps
         self.extra_transitions = arguments.rereadable(extra_transitions)
+        self._has_extra_transitions = extra_transitions is not None  # also in a zip, which does not hold objects
         self.normalize_by_demonstrations = normalize_by_demonstrations
         self.acceleration = acceleration
         self.replay_device = replay_device
@@ -970,7 +971,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         if "demonstrations" in kwargs:
             kwargs.update(demonstrations=arguments.rereadable(kwargs["demonstrations"]), demonstrations_sha256=None)
         if "extra_transitions" in kwargs:
-            kwargs.update(extra_transitions=arguments.rereadable(kwargs["extra_transitions"]))
+            extra = arguments.rereadable(kwargs["extra_transitions"])
+            kwargs.update(extra_transitions=extra, _has_extra_transitions=extra is not None)
         kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
         with unchanged_global_generators() if env is None else nullcontext():
