@@ -457,6 +457,10 @@ class SoftQPolicy(_LoadsAlone, BasePolicy):
         )
         if net_arch is None:
             net_arch = [256, 256]
+        if isinstance(net_arch, dict) and "qf" not in net_arch:
+            raise ValueError(
+                f"net_arch has the keys {sorted(net_arch)} but the policy is a Q-network alone: give its layers as 'qf'."
+            )
         self.net_arch = net_arch["qf"] if isinstance(net_arch, dict) else net_arch
         self.activation_fn = activation_fn
         self.critic_kwargs: dict[str, Any] = {

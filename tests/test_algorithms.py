@@ -215,6 +215,7 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"policy_kwargs": {"q_range": (1, -1)}}, "q_range is .1, -1. but .lo, hi. with lo < hi, or None"),
         (DualQDM, {"policy_kwargs": {"q_range": 5}}, "q_range is 5"),
         (DualQDM, {"policy_kwargs": {"n_critics": 0}}, "n_critics is 0"),
+        (DualQDM, {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [8]}}}, r"net_arch has the keys \['pi', 'vf'\] but"),
         (DualQDM, {"policy_kwargs": {"n_critics": None}}, "n_critics is None"),
         (DualQDM, {"policy_kwargs": {"n_critics": 1.5}}, "n_critics is 1.5"),
         (IQLearn, {"q_range": 5}, "q_range is 5"),
