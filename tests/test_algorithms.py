@@ -207,6 +207,8 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"replay_buffer_class": ImitationDictReplayBuffer}, "ImitationDictReplayBuffer cannot be built for Box"),
         (DualQDM, {"replay_buffer_kwargs": {"foo": 1}}, "replay_buffer_kwargs={'foo': 1} .*'foo'"),
         (DualQDM, {"replay_buffer_kwargs": {"n_initial_states": 0}}, "n_initial_states is 0"),
+        (DualQDM, {"observation_space": spaces.Box(0, 1, (4,))}, "given beside env, which has its own"),
+        (DualQDM, {"offline": True, "action_space": spaces.Discrete(2)}, "given beside env, which has its own"),
         (DualQDM, {"replay_device": "foo"}, "replay_device is 'foo' but that cannot be used here"),
         (DualQDM, {"replay_device": "cuda:77"}, "replay_device is 'cuda:77' but that cannot be used here"),
         (DualQDM, {"demonstrations_kwargs": {"foo": 1}}, "demonstrations_kwargs is 'foo' but must be one of"),

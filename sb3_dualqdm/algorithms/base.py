@@ -211,6 +211,11 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
     ):
+        if env is not None and (observation_space is not None or action_space is not None):
+            raise ValueError(
+                "observation_space or action_space was given beside env, which has its own: leave them out, or env=None with "
+                "offline=True."
+            )
         if env is None and observation_space is not None and action_space is not None:
             env = environments.SpacesOnly(observation_space, action_space)
         super().__init__(
