@@ -424,6 +424,15 @@ def test_time_limit_is_found_without_pickling_the_spec(vec_env_cls, wrapper):
     assert time_limit(DualQDM("MlpPolicy", CountingEnv(), **SMALL).env) is None
 
 
+def test_time_limit_is_found_around_environments_with_a_text_of_their_own():
+    class World(CountingEnv):
+        def __str__(self):
+            return "a world"
+
+    assert time_limit(DummyVecEnv([lambda: gym.wrappers.TimeLimit(World(length=100), 10)])) == 10
+    assert time_limit(DummyVecEnv([lambda: World(length=100)])) is None
+
+
 class Unpicklable(CountingEnv):
     def __init__(self):
         super().__init__(length=100)

@@ -124,7 +124,8 @@ def channels_first(obs: Obs, space: spaces.Space) -> Obs:
 
 def time_limit(venv: VecEnv | None) -> int | None:
     """The environment's own step limit, if it is known."""
-    is_limited = "TimeLimit<" in (_ask(venv, "__str__") or "")  # rl_zoo3 has a PatchedTimeLimit
+    # rl_zoo3 has a PatchedTimeLimit; what follows is the inner environment's own text, which it may have changed
+    is_limited = "TimeLimit" in (_ask(venv, "__str__") or "")
     return _ask(venv, "get_wrapper_attr", "_max_episode_steps") if is_limited else None
 
 
