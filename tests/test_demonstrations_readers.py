@@ -104,6 +104,9 @@ def test_time_limit_reinterpretation():
     assert demos.reinterpreted.tolist() == [True, False, False, False]
     assert "1 terminal flag at the time limit read as truncation" in demos.summary()
     assert "read as truncation" not in demos.select([1]).summary()
+    for limit in ("5", 0, float("nan")):
+        with pytest.raises(ValueError, match=f"max_episode_steps is {limit!r} but a number of steps"):
+            load_demonstrations(items, max_episode_steps=limit)
 
 
 def test_a_limit_that_is_given_later_still_counts(tmp_path):

@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -263,7 +264,10 @@ class Demonstrations:
 
         :param max_episode_steps: the limit, or None if there is none.
         :return: the demonstrations; episodes of the limit's length are in ``reinterpreted``.
+        :raises ValueError: if the limit is no number of steps.
         """
+        if max_episode_steps is not None and not (isinstance(max_episode_steps, Real) and max_episode_steps >= 1):
+            raise ValueError(f"max_episode_steps is {max_episode_steps!r} but a number of steps, or None, is needed.")
         if self.single_flag is None or max_episode_steps is None:
             return self
         at_limit = self.single_flag & (self.episode_lengths == max_episode_steps)
