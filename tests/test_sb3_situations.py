@@ -39,7 +39,7 @@ from stable_baselines3.common.vec_env import (
     is_vecenv_wrapped,
 )
 
-from sb3_dualqdm import BC, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
+from sb3_dualqdm import BC, LSIQ, DualQDM, IQLearn, RegIQLearn, collect_demonstrations
 from sb3_dualqdm.buffers import ImitationReplayBuffer
 from sb3_dualqdm.callbacks import ResumableCheckpoint
 
@@ -444,6 +444,23 @@ def test_parameters_by_name():
     with pytest.raises(RuntimeError):
         model.set_parameters(changed)
     model.set_parameters(changed, exact_match=False)
+
+
+@pytest.mark.parametrize(
+    "cls, saved, changed, match",
+    [
+        (DualQDM, {}, {"ent_coef": "auto"}, "has .*'ent_coef_optimizer'.* learned in both or in neither"),
+        (DualQDM, {"ent_coef": "auto"}, {"ent_coef": 0.1}, "those of .*'ent_coef_optimizer'.* but this model has"),
+        (LSIQ, {}, {"variant": "H"}, "this model has .*'networks'.* use the same class with the same networks"),
+    ],
+)
+def test_parameters_of_other_networks_are_refused(cls, saved, changed, match, tmp_path):
+    cls("MlpPolicy", "Pendulum-v1", **saved, **SMALL).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=match):
+        cls.load(tmp_path / "model", **changed)
+    other = cls("MlpPolicy", "Pendulum-v1", **{**saved, **changed}, **SMALL)
+    with pytest.raises(ValueError, match=match):
+        other.set_parameters(tmp_path / "model")
 
 
 def test_parameters_leave_the_temperature_alone():

@@ -22,6 +22,7 @@ from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from stable_baselines3.common.vec_env import VecEnv
@@ -972,6 +973,7 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         :param path: zip file
         :param env: environment to continue learning in, or its id; prediction needs none
         :param kwargs: arguments to change, such as ``demonstrations=``
+        :raises ValueError: when parameters or spaces do not fit
         """
         if "demonstrations" in kwargs:
             kwargs.update(demonstrations=arguments.rereadable(kwargs["demonstrations"]), demonstrations_sha256=None)
@@ -980,8 +982,13 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
             kwargs.update(extra_transitions=extra, _has_extra_transitions=extra is not None)
         kwargs = {**MACHINE_ARGUMENTS, **kwargs}  # zips of earlier versions hold them
         # Without an environment nothing is continued: a model loaded to predict leaves the caller's generators alone
-        with unchanged_global_generators() if env is None else nullcontext():
-            model = super().load(path, env, *args, **kwargs)  # type: ignore[arg-type]
+        try:
+            with unchanged_global_generators() if env is None else nullcontext():
+                model = super().load(path, env, *args, **kwargs)  # type: ignore[arg-type]
+        except KeyError as error:
+            if isinstance(error.__context__, ValueError):  # SB3 takes it for that of an old DQN, whose optimiser it looks for
+                raise error.__context__ from None
+            raise
         model._sync_temperature()
         if kwargs.get("demonstrations") is not None:
             model._load_demonstrations()
@@ -1009,9 +1016,21 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
         with plain_optimizers(self._optimizers()):
             super().save(*args, **kwargs)
 
-    def set_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Load parameters; see SB3's ``set_parameters``."""
-        super().set_parameters(*args, **kwargs)
+    def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: th.device | str = "auto") -> None:
+        """
+        Load parameters; see SB3's ``set_parameters``.
+
+        :raises ValueError: with ``exact_match``, when they are those of other networks or optimisers
+        """
+        if not isinstance(load_path_or_dict, dict):
+            load_path_or_dict = load_from_zip_file(load_path_or_dict, device=device, load_data=False)[1]
+        found, needed = sorted(load_path_or_dict), sorted(self._get_torch_save_params()[0])
+        if exact_match and found != needed:
+            raise ValueError(
+                f"The parameters are those of {found} but this model has {needed}: use the same class with the same networks, "
+                "and a temperature (ent_coef) that is learned in both or in neither."
+            )
+        super().set_parameters(load_path_or_dict, exact_match, device)
         self._sync_temperature()
         self._step = None  # optimisers have new state tensors, which a captured update does not know
 
