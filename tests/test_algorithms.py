@@ -193,6 +193,8 @@ def test_action_spaces_refused(cls, space, match):
         (DualQDM, {"learning_starts": -5}, "learning_starts is -5"),
         (DualQDM, {"buffer_size": 0}, "buffer_size is 0"),
         (DualQDM, {"buffer_size": float("inf")}, "buffer_size is inf"),
+        (DualQDM, {"stats_window_size": 0}, "stats_window_size is 0 but a whole number of at least 1"),
+        (DualQDM, {"seed": 1.5}, "seed is 1.5 but a whole number of at least 0"),
         (DualQDM, {"gradient_steps": 0}, "gradient_steps is 0 but a whole number of at least 1, or -1"),
         (DualQDM, {"gradient_steps": -2}, "gradient_steps is -2"),
         (DualQDM, {"gradient_steps": 1.5}, "gradient_steps is 1.5"),
@@ -262,6 +264,7 @@ def test_arguments_refused(cls, options, match):
 @pytest.mark.parametrize(
     "options, match",
     [
+        ({"action_noise": 0.1}, "action_noise is 0.1 but an ActionNoise of Stable-Baselines3 is needed"),
         ({"actor_learning_rate": "exp_1e-4"}, "actor_learning_rate is 'exp_1e-4' but .*lin_<float>"),
         ({"actor_learning_rate": -1.0}, "actor_learning_rate is -1.0"),
         ({"actor_learning_rate": "lin_nan"}, "actor_learning_rate is nan"),
@@ -280,7 +283,9 @@ def test_arguments_of_box_actions_refused(options, match):
 def test_numbers_may_be_written_as_floats_and_rates_as_text(demos, tmp_path):
     whole = {"batch_size": 8.0, "demo_batch_size": 4.0, "n_action_samples": 2.0, "bc_warmup_steps": 3.0, "gradient_steps": 2.0}
     whole |= {"buffer_size": 1e3, "learning_starts": 1e1, "subsample": np.float64(2.0), "target_update_interval": np.int64(1)}
+    whole |= {"seed": np.int64(3), "_stats_window_size": 5}
     options = {**SMALL, **whole, "learning_rate": "lin_1e-3", "demonstrations": demos["Pendulum-v1"]}
+    options["stats_window_size"] = float(options.pop("_stats_window_size"))
     model = DualQDM("MlpPolicy", "Pendulum-v1", **options).learn(20)
     for name, value in whole.items():
         assert getattr(model, name) == value and type(getattr(model, name)) is int

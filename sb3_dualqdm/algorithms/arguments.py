@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.noise import VectorizedActionNoise
+from stable_baselines3.common.noise import ActionNoise, VectorizedActionNoise
 
 from sb3_dualqdm.acceleration import resolve
 from sb3_dualqdm.algorithms.environments import is_placeholder
@@ -113,8 +113,11 @@ def check_arguments(algorithm: Any) -> None:
     _check_actions_and_steps(algorithm)
     for name, least in WHOLE_NUMBERS.items():
         setattr(algorithm, name, whole_number(name, getattr(algorithm, name), least))
+    algorithm._stats_window_size = whole_number("stats_window_size", algorithm._stats_window_size)
     if algorithm.demo_batch_size is not None:
         algorithm.demo_batch_size = whole_number("demo_batch_size", algorithm.demo_batch_size)
+    if algorithm.seed is not None:
+        algorithm.seed = whole_number("seed", algorithm.seed, 0)  # Python's and gymnasium's generators take an int alone
     if isinstance(algorithm.learning_rate, str):
         algorithm.learning_rate = rate_schedule("learning_rate", algorithm.learning_rate)
     check_number("gamma", algorithm.gamma, "(0, 1]")
@@ -225,6 +228,11 @@ def _check_action_noise(algorithm: Any) -> None:
         return
     if isinstance(algorithm.action_space, spaces.Discrete):
         raise ValueError("action_noise was given but Discrete actions take none: leave it out and raise ent_coef to explore.")
+    if not isinstance(algorithm.action_noise, ActionNoise):
+        raise ValueError(
+            f"action_noise is {algorithm.action_noise!r} but an ActionNoise of Stable-Baselines3 is needed, such as "
+            "NormalActionNoise(mean, sigma) with arrays of an action's shape."
+        )
     noise, learned_before = algorithm.action_noise, algorithm.num_timesteps > 0
     if learned_before and isinstance(noise, VectorizedActionNoise) and len(noise.noises) != algorithm.n_envs:
         algorithm.action_noise = noise.base_noise  # SB3 makes one for each of the present environments of it in learn()
