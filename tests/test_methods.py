@@ -515,6 +515,23 @@ def test_ls_iq_refusals(demos):
 # --- DAC and the absorbing state's indicator --------------------------------------------------------------------------------
 
 
+def test_dac_logs_its_discriminators_accuracy_and_rewards(demos):
+    model = build("dac_zero", demos).learn(10)
+    discriminator = model.networks["discriminator"]
+    freeze(discriminator.optimizer)
+    batch = model._sample_batch(8)
+    statistics = model._update(batch)
+    with th.no_grad():
+        logits = discriminator.of_batch(batch, "zero")
+        rewards = objectives.discriminator_reward(logits[:8], "gail")
+    expected = {"learned_reward": rewards.mean(), "learned_reward_min": rewards.min(), "learned_reward_max": rewards.max()}
+    expected["discriminator_accuracy_expert"] = (logits[8:] > 0).float().mean()
+    expected["discriminator_accuracy_replay"] = (logits[:8] <= 0).float().mean()
+    for name, value in expected.items():
+        th.testing.assert_close(statistics[name], value)
+    assert statistics["gradient_penalty"] > 0
+
+
 @pytest.mark.parametrize("form, expected", [("airl", 0.0), ("gail", np.log(2)), ("fairl", 0.0)])
 def test_discriminator_reward_of_an_undecided_discriminator(form, expected):
     assert objectives.discriminator_reward(th.zeros(1), form).item() == pytest.approx(expected, abs=1e-5)

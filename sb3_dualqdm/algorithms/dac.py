@@ -97,6 +97,7 @@ class DAC(SoftActorCritic):
             logits = self.networks["discriminator"].of_batch(replay, self.terminal_value)
             rewards = objectives.discriminator_reward(logits, self.reward)
         statistics["learned_reward"] = rewards[:n_replay].mean()
+        statistics["learned_reward_min"], statistics["learned_reward_max"] = rewards[:n_replay].aminmax()
 
         def critic_loss(rows: Rows, weights: RowWeights) -> th.Tensor:
             return objectives.td_loss(rows, rewards, weights.replay)
