@@ -7,11 +7,11 @@ from typing import Any
 
 from gymnasium import spaces
 from stable_baselines3 import SAC
-from stable_baselines3.common.noise import VectorizedActionNoise
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
 from sb3_dualqdm.algorithms import ImitationAlgorithm
+from sb3_dualqdm.algorithms.arguments import noise_for
 from sb3_dualqdm.algorithms.environments import is_placeholder
 
 # What SAC takes over from the model, unless the caller says otherwise
@@ -64,9 +64,8 @@ def to_sac(model: ImitationAlgorithm, env: Any = None, **kwargs: Any) -> SAC:
         sac.replay_buffer = replay_buffer
         sac.learning_starts = kwargs.get("learning_starts", 0)
 
-    noise = sac.action_noise
-    if "action_noise" not in kwargs and isinstance(noise, VectorizedActionNoise) and len(noise.noises) != sac.n_envs:
-        sac.action_noise = noise.base_noise  # SB3 makes one for each of the environments of it in learn()
+    if "action_noise" not in kwargs:
+        sac.action_noise = noise_for(sac.action_noise, sac.n_envs)
 
     actor = model.actor.state_dict()
     if model.policy.actor_distribution == "clipped":

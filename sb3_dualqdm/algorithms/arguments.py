@@ -223,6 +223,19 @@ def _check_phases(algorithm: Any) -> None:
         )
 
 
+def noise_for(noise: ActionNoise | None, n_envs: int) -> ActionNoise | None:
+    """
+    The noise of a model that has learned, for another number of environments.
+
+    :param noise: what SB3 made of the noise that was given, for the environments of then
+    :param n_envs: number of environments now
+    :return: the given noise where the numbers differ, of which ``learn`` makes one for each environment
+    """
+    if isinstance(noise, VectorizedActionNoise) and len(noise.noises) != n_envs:
+        return noise.base_noise
+    return noise
+
+
 def _check_action_noise(algorithm: Any) -> None:
     if algorithm.action_noise is None:
         return
@@ -233,9 +246,8 @@ def _check_action_noise(algorithm: Any) -> None:
             f"action_noise is {algorithm.action_noise!r} but an ActionNoise of Stable-Baselines3 is needed, such as "
             "NormalActionNoise(mean, sigma) with arrays of an action's shape."
         )
-    noise, learned_before = algorithm.action_noise, algorithm.num_timesteps > 0
-    if learned_before and isinstance(noise, VectorizedActionNoise) and len(noise.noises) != algorithm.n_envs:
-        algorithm.action_noise = noise.base_noise  # SB3 makes one for each of the present environments of it in learn()
+    if algorithm.num_timesteps > 0:
+        algorithm.action_noise = noise_for(algorithm.action_noise, algorithm.n_envs)
     with unchanged_global_generators():  # which noise is drawn from
         found = np.shape(deepcopy(algorithm.action_noise)())
     needed = (algorithm.n_envs, *algorithm.action_space.shape)
