@@ -24,6 +24,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_dualqdm.algorithms import DualQDM, ImitationAlgorithm, IQLearn, RegIQLearn
+from sb3_dualqdm.algorithms.arguments import whole_number
 from sb3_dualqdm.algorithms.environments import channels_first
 from sb3_dualqdm.demonstrations.types import map_obs
 
@@ -243,16 +244,17 @@ class ModelTrainer(DemonstrationAlgorithm[Transitions]):
             "debug_use_ground_truth": debug_use_ground_truth or None,
             "rl_algo_class": rl_algo_class,
         }
-        for name, value in {"demo_batch_size": demo_batch_size, "gen_train_timesteps": gen_train_timesteps}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value} but must be at least 1.")
+        if demo_batch_size is not None:
+            demo_batch_size = whole_number("demo_batch_size", demo_batch_size)
+        round_length = GEN_TRAIN_TIMESTEPS if gen_train_timesteps is None else gen_train_timesteps
+        round_length = whole_number("gen_train_timesteps", round_length)
         if custom_logger is None and (log_dir is not None or init_tensorboard):
             formats = ["stdout", "log", "csv"] + (["tensorboard"] if init_tensorboard else [])
             custom_logger = imitation_logger.configure(log_dir, formats)
         # Of variable horizons imitation says what holds for its own algorithms; _warn_about_leak says what holds for ours
         super().__init__(demonstrations=None, custom_logger=custom_logger, allow_variable_horizon=False)
         self.allow_variable_horizon = allow_variable_horizon
-        self.gen_train_timesteps = GEN_TRAIN_TIMESTEPS if gen_train_timesteps is None else gen_train_timesteps
+        self.gen_train_timesteps = round_length
         self._leak_reported = False
 
         self.venv = venv if isinstance(venv, VecEnv) else self.algorithm_class._wrap_env(venv)

@@ -176,6 +176,18 @@ def test_statistics_begin_with_the_demonstrations():
             assert venv.obs_rms.count < 210  # once
 
 
+@pytest.mark.parametrize("wrapper", [None, {"norm_obs": False}])
+def test_normalisation_that_nothing_does_is_reported_once(wrapper):
+    venv = make_vec_env("Pendulum-v1")
+    venv = venv if wrapper is None else VecNormalize(venv, **wrapper)
+    demos = demonstrations_for("Pendulum-v1")
+    model = DualQDM("MlpPolicy", venv, demonstrations=demos, normalize_by_demonstrations=True, seed=0, **SMALL)
+    with pytest.warns(UserWarning, match="no VecNormalize normalises the observations: wrap the environment") as seen:
+        model.learn(2)
+        model.learn(2)
+    assert sum("no VecNormalize" in str(warning.message) for warning in seen) == 1
+
+
 @pytest.mark.parametrize("cls", [DualQDM, BC])
 def test_clipped_demonstrations_are_reported_once(cls):
     demos = demonstrations_for("Pendulum-v1")

@@ -652,6 +652,8 @@ class ImitationAlgorithm(OffPolicyAlgorithm):
     def _normalise_by_demonstrations(self) -> None:
         """VecNormalize has seen next to nothing before the first environment step: let it see the demonstrations."""
         venv, demos = self._vec_normalize_env, self._require_demonstrations()
+        if self.normalize_by_demonstrations:
+            self._warnings.no_statistics(venv)
         if venv is None or not venv.training or not venv.norm_obs or self._saw_demonstrations:
             return
         self._saw_demonstrations = True

@@ -99,6 +99,15 @@ class RunWarnings:
                 "because its statistics come from other states: use normalize_by_demonstrations=True or a larger clip_obs.",
             )
 
+    def no_statistics(self, venv: VecNormalize | None) -> None:
+        """Observations are to be normalised, and nothing does so."""
+        if venv is None or not venv.norm_obs:
+            self._once(
+                "no statistics",
+                "normalize_by_demonstrations=True was given but no VecNormalize normalises the observations: wrap the "
+                "environment (rl_zoo3: normalize: true) or leave it out.",
+            )
+
     def update_ratio(self, n_envs: int, gradient_steps: int) -> None:
         """Several environments, but one update for a step of all of them."""
         if n_envs > 1 and gradient_steps == 1:

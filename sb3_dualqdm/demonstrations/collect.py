@@ -147,9 +147,7 @@ def env_action(action: Any, space: gym.Space, batch: tuple[int, ...] = ()) -> An
     return int(whole) if whole.ndim == 0 else whole
 
 
-def _from_env(
-    policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None, finished: Callable[[], Any]
-) -> list[_Episode]:
+def _from_env(policy: _Policy, env: gym.Env, n_episodes: int, seed: int | None, finished: Callable[[], Any]) -> list[_Episode]:
     episodes = []
     for i in range(n_episodes):
         obs, _ = env.reset(seed=None if seed is None else int(seed) + i)
@@ -185,9 +183,7 @@ def _raw_env(env: VecEnv) -> tuple[VecEnv, VecNormalize | None]:
     return inner, normalizer
 
 
-def _from_vec_env(
-    policy: _Policy, env: VecEnv, n_episodes: int, seed: int | None, count: Callable[[], Any]
-) -> list[_Episode]:
+def _from_vec_env(policy: _Policy, env: VecEnv, n_episodes: int, seed: int | None, count: Callable[[], Any]) -> list[_Episode]:
     from stable_baselines3.common.vec_env import VecEnv
 
     if not isinstance(env, VecEnv):

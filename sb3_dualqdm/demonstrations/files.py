@@ -225,8 +225,7 @@ def optional(module: str, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"{what} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
-            f'pip install "sb3-dualqdm[{extra}]".'
+            f'{what} needs {module.partition(".")[0]}, which cannot be imported ({error}): pip install "sb3-dualqdm[{extra}]".'
         ) from None
 
 

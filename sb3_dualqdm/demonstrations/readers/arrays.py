@@ -342,9 +342,7 @@ def join(
         return demonstrations
     # what is left out still counts in the lengths and returns of the original episodes
     returns = None if rews is None else np.array([np.sum(part.rews, dtype=np.float64) for part in whole])  # type: ignore[arg-type]
-    return demonstrations._replace(
-        episode_lengths=n_acts[kept], episode_returns=returns, episode_indices=np.flatnonzero(kept)
-    )
+    return demonstrations._replace(episode_lengths=n_acts[kept], episode_returns=returns, episode_indices=np.flatnonzero(kept))
 
 
 def _check_rows(part: Episode, name: str, drop_last: bool) -> None:

@@ -245,9 +245,7 @@ def _episodes(
     return groups, notes
 
 
-def _rows(
-    fields: dict[str, Obs], singles: dict[str, np.ndarray], groups: list[np.ndarray], source: str
-) -> Iterator[Episode]:
+def _rows(fields: dict[str, Obs], singles: dict[str, np.ndarray], groups: list[np.ndarray], source: str) -> Iterator[Episode]:
     acts, next_obs = fields["acts"], fields.get("next_obs")
     without = np.isnan(acts).reshape(len(acts), -1).all(axis=1) if acts.dtype.kind == "f" else np.zeros(len(acts), dtype=bool)
     for i, group in enumerate(groups):
