@@ -202,7 +202,7 @@ def test_a_model_and_what_to_make_contradict_each_other(argument):
 
 @pytest.mark.parametrize("argument", ["demo_batch_size", "gen_train_timesteps"])
 @pytest.mark.parametrize("size", [0, 64.5, "64"])
-def test_sizes_that_are_none_are_refused(argument, size):
+def test_unusable_sizes_are_refused(argument, size):
     with pytest.raises(ValueError, match=f"{argument} is {size!r} but a whole number of at least 1"):
         trainer_of(**{argument: size})
 
